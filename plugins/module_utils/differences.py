@@ -1,0 +1,38 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a module found to differ, recorded once: both ``changed`` and the diff come from it."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+
+class Differences:
+    """The differences between what is wanted and what is, and what was done about them."""
+
+    def __init__(self) -> None:
+        self._noted: Dict[str, Tuple[Any, Any]] = {}
+        self.actions: List[str] = []
+        """What a run has done or, in check mode, would do: one line each."""
+
+    def note(self, name: str, wanted: Any, actual: Any) -> bool:
+        """Record *name* when *wanted* and *actual* differ, and return whether they do."""
+        if wanted == actual:
+            return False
+        self._noted[name] = (wanted, actual)
+        return True
+
+    def act(self, action: str) -> None:
+        """Record one thing done, so that a failure later on can say what had been done before it."""
+        self.actions.append(action)
+
+    @property
+    def changed(self) -> bool:
+        return bool(self._noted)
+
+    def diff(self) -> Dict[str, Dict[str, Any]]:
+        """Return the differences as Ansible's ``before`` and ``after``."""
+        return {
+            "before": {name: actual for name, (_wanted, actual) in self._noted.items()},
+            "after": {name: wanted for name, (wanted, _actual) in self._noted.items()},
+        }

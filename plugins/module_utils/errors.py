@@ -1,0 +1,38 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Errors that reach an operator, each of them one line: the object, the rule, the remedy."""
+
+from __future__ import annotations
+
+import os
+from typing import Union
+
+
+class StowageError(Exception):
+    """Something could not be done; ``str()`` is one line fit for an operator."""
+
+
+class Refusal(StowageError):
+    """Input or a state of the host that a rule forbids, found before anything was changed.
+
+    :param name: the object that was refused, as the operator wrote it
+    :param rule: what is required or what is wrong
+    :param remedy: what to do about it; empty where the rule says it
+    """
+
+    def __init__(self, name: str, rule: str, remedy: str = "") -> None:
+        self.name = name
+        self.rule = rule
+        self.remedy = remedy
+        text = f"{name}: {rule}" if name else rule
+        super().__init__(f"{text}; {remedy}" if remedy else text)
+
+
+def printable(name: Union[str, bytes]) -> str:
+    """Return *name* with every control or undecodable character escaped, so that a message stays one line."""
+    return "".join(char if char.isprintable() else _escaped(char) for char in os.fsdecode(name))
+
+
+def _escaped(char: str) -> str:
+    raw = char.encode("utf-8", "surrogateescape").decode("latin-1")
+    return raw.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,62 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Events of a host: what happened to which object and why, one JSON object a line, oldest first."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Dict, List
+
+from .places import Places
+
+MAX_BYTES = 4 * 1024 * 1024
+"""The file's size beyond which it becomes ``events.jsonl.1`` and a new one begins."""
+
+
+def record(places: Places, *, object: str, reason: str, message: str, **fields: Any) -> bool:
+    """Append an event and return whether it could be written: a full disk must never hold up what is being recorded.
+
+    :param object: what it happened to, such as ``drive/ml/hf-cache``
+    :param reason: one word in camel case, such as ``Evicted``
+    :param message: one line for an operator
+    """
+    event = {"time": time.time(), "object": object, "reason": reason, "message": message, **fields}
+    line = json.dumps(event, sort_keys=True).encode("ascii") + b"\n"
+    try:
+        os.makedirs(places.var, mode=0o755, exist_ok=True)
+        _turn_over(places.events)
+        fd = os.open(places.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            return os.write(fd, line) == len(line)
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+
+
+def read(places: Places, limit: int = 100) -> List[Dict[str, Any]]:
+    """Return the last *limit* events, oldest first; a line cut short by a full disk is left out."""
+    lines: List[bytes] = []
+    for path in (places.events + ".1", places.events):
+        try:
+            with open(path, "rb") as stream:
+                lines.extend(stream.read().splitlines())
+        except FileNotFoundError:
+            continue
+    found = []
+    for line in lines[-limit:] if limit else lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def _turn_over(path: str) -> None:
+    try:
+        if os.stat(path).st_size >= MAX_BYTES:
+            os.replace(path, path + ".1")
+    except FileNotFoundError:
+        pass

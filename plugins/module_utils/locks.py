@@ -1,0 +1,71 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Locks between the processes of one host: ``flock`` on files that only root can open."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import Iterator, Optional
+
+from .errors import StowageError, printable
+from .places import Places
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def host_lock(places: Places, timeout: float = 60.0) -> Iterator[None]:
+    """Hold the lock under which anything on this host is claimed or declared.
+
+    :raises StowageError: when another process holds it for longer than *timeout* seconds
+    """
+    os.makedirs(places.run, mode=0o755, exist_ok=True)
+    fd = os.open(places.host_lock, _FLAGS, 0o600)
+    try:
+        _wait(fd, places.host_lock, timeout)
+        yield
+    finally:
+        os.close(fd)
+
+
+def try_lock(dir_fd: int, name: bytes) -> Optional[int]:
+    """Return a descriptor that holds the lock *name* in a directory, or None when it is taken; closing it lets go.
+
+    The file stays: removing it would let two processes hold locks of one name.
+    """
+    fd = os.open(name, _FLAGS, 0o600, dir_fd=dir_fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def lock(dir_fd: int, name: bytes, timeout: float = 60.0) -> int:
+    """Return a descriptor that holds the lock *name* in a directory, waiting for it at most *timeout* seconds."""
+    fd = os.open(name, _FLAGS, 0o600, dir_fd=dir_fd)
+    try:
+        _wait(fd, printable(name), timeout)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _wait(fd: int, name: str, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise StowageError(f"{name}: held by another process for {timeout:.0f} s; see who with fuser") from None
+            time.sleep(0.05)

@@ -1,0 +1,35 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How every module of Stowage runs: a body that notes differences, and one way to answer."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from ansible.module_utils.basic import AnsibleModule
+
+from .differences import Differences
+from .errors import StowageError, printable
+
+Body = Callable[[AnsibleModule, Differences], Mapping[str, Any]]
+
+
+def run(module: AnsibleModule, body: Body) -> None:
+    """Call *body* and exit with ``changed``, ``diff``, ``actions`` and the results that it returns.
+
+    A failure, refused or met half way, carries the actions done before it.
+    """
+    differences = Differences()
+    try:
+        results = body(module, differences)
+    except StowageError as error:
+        module.fail_json(msg=str(error), **_done(differences))
+    except OSError as error:
+        name = printable(error.filename) + ": " if error.filename is not None else ""
+        module.fail_json(msg=f"{name}{error.strerror or error}", **_done(differences))
+    else:
+        module.exit_json(changed=differences.changed, diff=differences.diff(), actions=differences.actions, **results)
+
+
+def _done(differences: Differences) -> Mapping[str, Any]:
+    return {"changed": bool(differences.actions), "actions": differences.actions}

@@ -1,0 +1,206 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The mount table (mountinfo), and which filesystems are shared between hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from .errors import StowageError
+from .syscalls import filesystem_uuid, mount_id
+
+SHARED_TYPES = frozenset(
+    (
+        "9p",
+        "acfs",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "mmfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "quobyte",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "virtiofs",
+        "wekafs",
+    )
+)
+"""Filesystem types that several hosts may see at once. ``virtiofs`` and ``9p`` are an outer machine's directories."""
+
+_LOCAL_FUSE = frozenset(("fuse.bindfs", "fuse.gocryptfs", "fuse.mergerfs", "fuse.unionfs", "fuseblk"))
+_PSEUDO_TYPES = frozenset(
+    (
+        "autofs",
+        "binder",
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "devtmpfs",
+        "efivarfs",
+        "fuse.gvfsd-fuse",
+        "fuse.lxcfs",
+        "fuse.portal",
+        "fusectl",
+        "hugetlbfs",
+        "mqueue",
+        "nfsd",
+        "nsfs",
+        "overlay",
+        "proc",
+        "pstore",
+        "ramfs",
+        "resctrl",
+        "rootfs",
+        "rpc_pipefs",
+        "securityfs",
+        "selinuxfs",
+        "squashfs",
+        "sysfs",
+        "tmpfs",
+        "tracefs",
+    )
+)
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+def is_pseudo(fstype: str) -> bool:
+    """Return whether a filesystem of this type holds no data of its own that outlives a reboot."""
+    return fstype in _PSEUDO_TYPES
+
+
+def is_shared(fstype: str) -> bool:
+    """Return whether a filesystem of this type may be seen by several hosts; unknown FUSE ones are taken to be."""
+    if fstype in _LOCAL_FUSE or is_pseudo(fstype):
+        return False
+    return fstype in SHARED_TYPES or fstype == "fuse" or fstype.startswith("fuse.")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of mountinfo; paths are decoded with ``os.fsdecode``."""
+
+    id: int
+    parent: int
+    device: str
+    """``major:minor`` of the superblock: on btrfs not the ``st_dev`` of its files."""
+    root: str
+    """The directory inside the filesystem that is mounted."""
+    point: str
+    options: Tuple[str, ...]
+    fstype: str
+    source: str
+    super_options: Tuple[str, ...]
+
+    @property
+    def read_only(self) -> bool:
+        return "ro" in self.options or "ro" in self.super_options
+
+
+def _unescaped(field: bytes) -> str:
+    return os.fsdecode(_OCTAL.sub(lambda match: bytes((int(match.group(1), 8),)), field))
+
+
+def parse(text: bytes) -> List[Mount]:
+    """Return the mounts of a mountinfo file in its order: a later mount lies over an earlier one at the same place.
+
+    :raises StowageError: when a line is not of the kernel's form
+    """
+    mounts = []
+    for line in text.splitlines():
+        fields = line.split(b" ")
+        try:
+            dash = fields.index(b"-", 6)
+            number, parent, device, root, point, options = fields[:6]
+            fstype, source, super_options = fields[dash + 1 : dash + 4]
+            mount = Mount(
+                int(number),
+                int(parent),
+                device.decode("ascii"),
+                _unescaped(root),
+                _unescaped(point),
+                tuple(_unescaped(options).split(",")),
+                _unescaped(fstype),
+                _unescaped(source),
+                tuple(_unescaped(super_options).split(",")),
+            )
+        except (ValueError, UnicodeDecodeError) as error:
+            raise StowageError(f"mountinfo: cannot read the line {line!r}") from error
+        mounts.append(mount)
+    return mounts
+
+
+def read(pid: Union[int, str] = "self") -> List[Mount]:
+    """Return the mounts that process *pid* sees."""
+    with open(f"/proc/{pid}/mountinfo", "rb") as stream:
+        return parse(stream.read())
+
+
+def of_path(path: str, mounts: Sequence[Mount]) -> Mount:
+    """Return the mount that an absolute, resolved *path* lies on, by its text: the path need not exist."""
+    best: Optional[Mount] = None
+    for mount in mounts:
+        inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    if best is None:
+        raise StowageError(f"{path}: no mount covers it; is this path absolute and /proc readable?")
+    return best
+
+
+def of_fd(fd: int, mounts: Sequence[Mount]) -> Mount:
+    """Return the mount that *fd* was opened through, whatever has been mounted over it since."""
+    number = mount_id(fd)
+    for mount in mounts:
+        if mount.id == number:
+            return mount
+    raise StowageError(f"mount {number}: not in this process's mount table; it was unmounted or is another namespace's")
+
+
+@dataclass(frozen=True)
+class FilesystemId:
+    """What tells one filesystem from another that may be mounted in its place later."""
+
+    fstype: str
+    uuid: Optional[str]
+    source: str
+
+    def matches(self, other: FilesystemId) -> bool:
+        """Return whether both are the same filesystem: by UUID where there is one, else by type and source.
+
+        A local disk's device name may change at a boot, a network filesystem's source is its name.
+        """
+        if self.uuid is not None or other.uuid is not None:
+            return self.uuid == other.uuid
+        return (self.fstype, self.source) == (other.fstype, other.source)
+
+    def to_json(self) -> Dict[str, Any]:
+        return {"fstype": self.fstype, "uuid": self.uuid, "source": self.source}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> FilesystemId:
+        return cls(value["fstype"], value["uuid"], value["source"])
+
+
+def identify(fd: int, mounts: Sequence[Mount]) -> FilesystemId:
+    """Return the identity of the filesystem that *fd* is on."""
+    mount = of_fd(fd, mounts)
+    return FilesystemId(mount.fstype, filesystem_uuid(fd), mount.source)

@@ -1,0 +1,179 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ownership: the mark on a directory that says that Stowage manages it, and the registry of all marks of a host.
+
+The mark is the extended attribute ``trusted.stowage.owner``. It is set with XATTR_CREATE, which makes it an atomic
+claim; only root can write it; it stays with the inode through renames and goes with the filesystem, so a mount that
+is missing is seen as a missing owner. The registry is a list of where marks are, and can be made again from them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Iterable, List, Optional, Sequence
+
+from . import records
+from .errors import Refusal, StowageError
+from .mounts import Mount, is_pseudo, is_shared
+from .paths import overlap
+from .places import Places
+from .syscalls import filesystem_uuid, open_beneath
+
+XATTR = "trusted.stowage.owner"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Who a directory belongs to."""
+
+    kind: str
+    """``data-location``, ``copy`` or ``tier``."""
+    name: str
+    identity: str
+    """Tells an object from another one that was made later under the same name."""
+    host: str
+    """The host's name in the inventory: machine ids are alike on hosts made from one image."""
+    filesystem_uuid: Optional[str]
+    inode: int
+    time: float
+
+
+def read_mark(fd: int) -> Optional[Mark]:
+    """Return the mark of the directory open at *fd*, or None when it has none of its own.
+
+    A mark that names another inode or filesystem came with a copying tool and is no claim. Reading needs CAP_SYS_ADMIN:
+    without it every mark reads as absent.
+
+    :raises StowageError: when there is a mark that cannot be understood
+    """
+    mark = _raw_mark(fd)
+    if mark is None or mark.inode != os.fstat(fd).st_ino or mark.filesystem_uuid != filesystem_uuid(fd):
+        return None
+    return mark
+
+
+def _raw_mark(fd: int) -> Optional[Mark]:
+    try:
+        value = os.getxattr(fd, XATTR)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+            return None
+        raise
+    try:
+        return Mark(**json.loads(value))
+    except (ValueError, TypeError) as error:
+        raise StowageError(f"{_path_of(fd)}: its owner mark {XATTR} is damaged; look at it with getfattr") from error
+
+
+def claim(fd: int, kind: str, name: str, identity: str, host: str) -> Mark:
+    """Claim the directory open at *fd*.
+
+    :raises Refusal: when it is claimed already, or its filesystem cannot hold the mark
+    """
+    mark = Mark(kind, name, identity, host, filesystem_uuid(fd), os.fstat(fd).st_ino, time.time())
+    value = json.dumps(asdict(mark), sort_keys=True).encode("ascii")
+    if _raw_mark(fd) is not None and read_mark(fd) is None:
+        # A copy of another directory's mark is no claim, and must not keep the real owner out.
+        os.removexattr(fd, XATTR)
+    try:
+        os.setxattr(fd, XATTR, value, os.XATTR_CREATE)
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            owner = read_mark(fd)
+            by = f"{owner.kind} {owner.name} of host {owner.host}" if owner else "another process"
+            raise Refusal(_path_of(fd), f"is claimed by {by} already", "choose another directory") from error
+        if error.errno == errno.EOPNOTSUPP:
+            raise Refusal(
+                _path_of(fd), "its filesystem cannot hold an owner mark (trusted extended attribute)", "use ext4, XFS or btrfs"
+            ) from error
+        raise
+    return mark
+
+
+def release(fd: int, mark: Mark) -> None:
+    """Give up the claim *mark* on the directory open at *fd*; another owner's mark stays, and is refused."""
+    current = read_mark(fd)
+    if current != mark:
+        raise Refusal(_path_of(fd), f"is not claimed by {mark.kind} {mark.name}")
+    os.removexattr(fd, XATTR)
+
+
+def _path_of(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+class Registry:
+    """Where this host's claims are. Change it under the host lock only."""
+
+    def __init__(self, places: Places) -> None:
+        self._path = places.claims_json
+
+    def all(self) -> Dict[str, Dict[str, Any]]:
+        """Return kind, name and identity by path."""
+        return (records.read(self._path) or {}).get("claims", {})
+
+    def overlapping(self, path: str, but: Iterable[str] = ()) -> List[str]:
+        """Return the claimed paths, except those in *but*, that are equal to *path*, inside it or around it."""
+        ignored = set(but)
+        return sorted(claimed for claimed in self.all() if claimed not in ignored and overlap(path, claimed))
+
+    def add(self, path: str, mark: Mark) -> None:
+        claims = self.all()
+        claims[path] = {"kind": mark.kind, "name": mark.name, "identity": mark.identity}
+        records.write(self._path, {"claims": claims})
+
+    def remove(self, path: str) -> None:
+        claims = self.all()
+        if claims.pop(path, None) is not None:
+            records.write(self._path, {"claims": claims})
+
+    def replace(self, marks: Dict[str, Mark]) -> None:
+        """Make the registry anew, from marks that were found."""
+        claims = {path: {"kind": mark.kind, "name": mark.name, "identity": mark.identity} for path, mark in marks.items()}
+        records.write(self._path, {"claims": claims})
+
+
+def find_marks(mounts: Sequence[Mount], depth: int = 4) -> Dict[str, Mark]:
+    """Return every marked directory, by path, at most *depth* levels below where a local filesystem is mounted.
+
+    Marks inside a marked data location are not listed: copies are found from it. Nothing is followed, and no other
+    mount is entered.
+    """
+    found: Dict[str, Mark] = {}
+    for mount in mounts:
+        if is_pseudo(mount.fstype) or is_shared(mount.fstype):
+            continue
+        fd = os.open(mount.point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _find_below(fd, mount.point.rstrip("/"), depth, found)
+        finally:
+            os.close(fd)
+    return found
+
+
+def _find_below(fd: int, path: str, depth: int, found: Dict[str, Mark]) -> None:
+    mark = read_mark(fd)
+    if mark is not None:
+        found[path or "/"] = mark
+        return
+    if depth == 0:
+        return
+    with os.scandir(fd) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        try:
+            child = open_beneath(fd, os.fsencode(name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # gone or replaced since it was listed
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.ELOOP):
+                continue  # another mount, which has its own turn; a symlink put in its place
+            raise
+        try:
+            _find_below(child, f"{path}/{name}", depth - 1, found)
+        finally:
+            os.close(child)

@@ -1,0 +1,75 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where Stowage keeps its own files on a host."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Places:
+    """The three directories of Stowage: declared state, observed state, and what is true until reboot only."""
+
+    etc: str = "/etc/stowage"
+    var: str = "/var/lib/stowage"
+    run: str = "/run/stowage"
+
+    @classmethod
+    def under(cls, prefix: str) -> Places:
+        """Return the same places below *prefix*, for tests and for looking at another root."""
+        default = cls()
+        return cls(*(os.path.join(prefix, path.lstrip("/")) for path in (default.etc, default.var, default.run)))
+
+    @property
+    def layout_json(self) -> str:
+        return os.path.join(self.etc, "layout.json")
+
+    @property
+    def data_location_json(self) -> str:
+        return os.path.join(self.etc, "data_location.json")
+
+    @property
+    def daemon_json(self) -> str:
+        return os.path.join(self.etc, "daemon.json")
+
+    @property
+    def drives_dir(self) -> str:
+        return os.path.join(self.etc, "drives")
+
+    @property
+    def environment(self) -> str:
+        return os.path.join(self.etc, "stowage.env")
+
+    @property
+    def claims_json(self) -> str:
+        return os.path.join(self.var, "claims.json")
+
+    @property
+    def former_locations_json(self) -> str:
+        return os.path.join(self.var, "former_locations.json")
+
+    @property
+    def copies_dir(self) -> str:
+        return os.path.join(self.var, "copies")
+
+    @property
+    def locations_dir(self) -> str:
+        return os.path.join(self.var, "locations")
+
+    @property
+    def events(self) -> str:
+        return os.path.join(self.var, "events.jsonl")
+
+    @property
+    def pins_dir(self) -> str:
+        return os.path.join(self.run, "pins")
+
+    @property
+    def state_dir(self) -> str:
+        return os.path.join(self.run, "state")
+
+    @property
+    def host_lock(self) -> str:
+        return os.path.join(self.run, "host.lock")

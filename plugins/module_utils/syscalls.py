@@ -1,0 +1,156 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The few Linux system calls that Stowage needs and that Python's standard library does not have.
+
+Every function raises ``OSError`` with the kernel's errno. Numbers and structures are those of the kernel's
+user-space headers; the system call numbers used here are the same on every architecture Linux supports.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+import uuid
+from typing import Optional, Union
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+_SYS_OPENAT2 = 437
+_SYS_KCMP = {"x86_64": 312, "aarch64": 272, "riscv64": 272, "ppc64le": 354, "s390x": 343}
+_RESOLVE_BENEATH_ONE_MOUNT = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH
+_RENAME_NOREPLACE = 1
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
+_UMOUNT_NOFOLLOW = 8
+_CLONE_NEWNS = 0x00020000
+_KCMP_FILES, _KCMP_FS = 2, 3
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
+
+
+def _checked(result: int, *names: Union[str, bytes]) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), *names[:1])
+    return result
+
+
+def open_beneath(dir_fd: int, name: bytes, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> int:
+    """Open *name* below *dir_fd* without following any symlink or leaving the mount; close-on-exec.
+
+    A component that is a symlink raises ELOOP, one on another mount EXDEV. A btrfs subvolume is no other mount.
+    """
+    how = _OpenHow(flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0, _RESOLVE_BENEATH_ONE_MOUNT)
+    while True:
+        result = _libc.syscall(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(dir_fd),
+            ctypes.c_char_p(name),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        # EAGAIN: a rename somewhere raced with the walk; the kernel asks for another try.
+        if result < 0 and ctypes.get_errno() in (4, 11):
+            continue
+        return _checked(int(result), name)
+
+
+def rename_noreplace(src_dir_fd: int, src: bytes, dst_dir_fd: int, dst: bytes) -> None:
+    """Rename, and fail with EEXIST when *dst* is there already."""
+    _checked(
+        _libc.renameat2(
+            ctypes.c_int(src_dir_fd),
+            ctypes.c_char_p(src),
+            ctypes.c_int(dst_dir_fd),
+            ctypes.c_char_p(dst),
+            ctypes.c_uint(_RENAME_NOREPLACE),
+        ),
+        src,
+    )
+
+
+def bind_mount(fd: int, target: str, read_only: bool = False) -> None:
+    """Mount the directory or file open at *fd* on *target*, without set-id programs and devices."""
+    source = f"/proc/self/fd/{fd}".encode()
+    place = os.fsencode(target)
+    _checked(_libc.mount(source, place, None, ctypes.c_ulong(_MS_BIND), None), place)
+    flags = _MS_REMOUNT | _MS_BIND | _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if read_only else 0)
+    try:
+        _checked(_libc.mount(b"none", place, None, ctypes.c_ulong(flags), None), place)
+    except OSError:
+        # A bind mount that still honors set-id programs must not be left for a worker to find.
+        unmount(target)
+        raise
+
+
+def unmount(target: str) -> None:
+    """Unmount *target* itself, never what a symlink there points to; EBUSY when it is in use."""
+    place = os.fsencode(target)
+    _checked(_libc.umount2(place, ctypes.c_int(_UMOUNT_NOFOLLOW)), place)
+
+
+def syncfs(fd: int) -> None:
+    """Write back the filesystem that *fd* is on, so that freed space is counted."""
+    _checked(_libc.syncfs(ctypes.c_int(fd)))
+
+
+def enter_mount_namespace(fd: int) -> None:
+    """Move the calling process, which must have one thread, into the mount namespace open at *fd*."""
+    _checked(_libc.setns(ctypes.c_int(fd), ctypes.c_int(_CLONE_NEWNS)))
+
+
+def mount_id(fd: int) -> int:
+    """Return the id, as in mountinfo, of the mount that *fd* was opened through."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as info:
+        for line in info:
+            if line.startswith(b"mnt_id:"):
+                return int(line.split()[1])
+    raise OSError(f"/proc/self/fdinfo/{fd} has no mnt_id")
+
+
+def same_files(pid: int, tid: int) -> bool:
+    """Return whether two tasks share one table of open files."""
+    return _kcmp(pid, tid, _KCMP_FILES) == 0
+
+
+def same_fs(pid: int, tid: int) -> bool:
+    """Return whether two tasks share their root and working directory."""
+    return _kcmp(pid, tid, _KCMP_FS) == 0
+
+
+def _kcmp(pid: int, tid: int, kind: int) -> int:
+    number = _SYS_KCMP.get(os.uname().machine)
+    if number is None:
+        raise OSError(f"kcmp: unknown system call number on {os.uname().machine}")
+    return _checked(int(_libc.syscall(*(ctypes.c_long(value) for value in (number, pid, tid, kind, 0, 0)))))
+
+
+_FS_IOC_GETFSUUID = 0x80111500  # any filesystem, Linux 6.9 and newer: one byte length, 16 bytes
+_EXT4_IOC_GETFSUUID = 0x8008662C  # Linux 6.0: u32 length, u32 flags, 16 bytes
+_XFS_IOC_FSGEOMETRY_V1 = 0x80705864  # 112 bytes, the UUID at 64
+_BTRFS_IOC_FS_INFO = 0x8400941F  # 1024 bytes, the UUID at 16
+
+
+def filesystem_uuid(fd: int) -> Optional[str]:
+    """Return the UUID of the filesystem that *fd* is on, or None when the kernel does not tell.
+
+    It is read from the mounted filesystem itself: links under /dev/disk describe a disk, not what is mounted.
+    """
+    for request, buffer, start in (
+        (_FS_IOC_GETFSUUID, bytes(17), 1),
+        (_EXT4_IOC_GETFSUUID, struct.pack("=II16x", 16, 0), 8),
+        (_XFS_IOC_FSGEOMETRY_V1, bytes(112), 64),
+        (_BTRFS_IOC_FS_INFO, bytes(1024), 16),
+    ):
+        try:
+            answer = fcntl.ioctl(fd, request, buffer)
+        except OSError:
+            continue  # not this filesystem's request: the next one
+        value = answer[start : start + 16]
+        if any(value):
+            return str(uuid.UUID(bytes=value))
+    return None
