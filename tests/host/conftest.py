@@ -1,0 +1,185 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Real filesystems for the tests that need root and a real kernel.
+
+``fstype``      the filesystem type of this run of the test: each test that takes it (or ``disk``) runs once for each
+``disk``        a fresh, empty directory (``pathlib.Path``) on a real mount of that type, removed at the end
+``small_disk``  a factory of whole filesystems: ``small_disk("ext4", 64 << 20)`` makes, mounts, and at the end removes one
+
+``STOWAGE_TEST_DISKS="ext4=/mnt/nvme0,xfs=/mnt/nvme1"`` names the mounts that ``disk`` uses (the lab's hosts set it).
+Without it, images of 1 GiB are made below /var/tmp and mounted through loop devices.
+
+The packages ``stowage_core`` and ``stowaged`` can be imported here and in every Python started by a test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = {"stowage_core": REPOSITORY / "plugins" / "module_utils", "stowaged": REPOSITORY / "daemon" / "stowaged"}
+MKFS = {
+    "ext4": ["mkfs.ext4", "-q", "-F"],
+    "xfs": ["mkfs.xfs", "-q", "-f"],
+    "btrfs": ["mkfs.btrfs", "-q", "-f"],
+}
+SMALLEST = {"ext4": 16 << 20, "xfs": 300 << 20, "btrfs": 114 << 20}
+DISKS = dict(
+    entry.split("=", 1) for entry in os.environ.get("STOWAGE_TEST_DISKS", "").split(",") if entry
+)  # fstype -> mount point
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    links = Path(tempfile.mkdtemp(prefix="stowage-packages-"))
+    config.add_cleanup(lambda: shutil.rmtree(links))
+    for name, directory in PACKAGES.items():
+        (links / name).symlink_to(directory)
+    sys.path.insert(0, str(links))
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{links}:{before}" if before else str(links)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _root() -> None:
+    if os.geteuid() != 0:
+        pytest.fail("tests/host need root: run them on the lab's hosts with 'make host-test', or with sudo")
+
+
+def run(*command: str) -> str:
+    """Run a command; its error output is part of the failure."""
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def mounts_at_or_below(directory: Path) -> list[str]:
+    """Mount points at or below a directory, in the order in which they can be unmounted."""
+    found = []
+    with open("/proc/self/mountinfo", "rb") as mountinfo:
+        for line in mountinfo:
+            escaped = line.split(b" ", 5)[4]
+            point = os.fsdecode(escaped.decode("unicode_escape").encode("latin-1"))
+            if Path(point) == directory or directory in Path(point).parents:
+                found.append(point)
+    return found[::-1]
+
+
+def clear(directory: Path) -> None:
+    """Unmount everything at or below a directory. A mount that stays busy is detached and then reported."""
+    busy = []
+    for point in mounts_at_or_below(directory):
+        for _ in range(20):
+            if subprocess.run(["umount", point], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+                break
+            time.sleep(0.05)
+        else:
+            run("umount", "--lazy", point)
+            busy.append(point)
+    if busy:
+        raise RuntimeError(f"still in use at the end of the test, and detached: {', '.join(busy)}")
+
+
+@dataclass
+class SmallDisk:
+    """A filesystem of its own on a loop device. ``unmount`` and ``mount`` may be called as often as a test likes."""
+
+    fstype: str
+    image: Path
+    device: str
+    path: Path  # the mount point
+
+    def mount(self, options: str = "", at: Optional[Path] = None) -> Path:
+        point = at or self.path
+        run("mount", "-t", self.fstype, "-o", options or "defaults", self.device, str(point))
+        return point
+
+    def unmount(self) -> None:
+        run("umount", str(self.path))
+
+
+def make_disk(home: Path, fstype: str, size: int) -> SmallDisk:
+    """Make a filesystem in an image below ``home`` and attach it to a loop device; the caller mounts it."""
+    if size < SMALLEST[fstype]:
+        raise ValueError(f"{size} bytes are too few for {fstype}: it needs {SMALLEST[fstype]}")
+    image, point = home / "image", home / "mnt"
+    point.mkdir()
+    with open(image, "xb") as file:
+        file.truncate(size)
+    run(*MKFS[fstype], str(image))
+    return SmallDisk(fstype, image, run("losetup", "--find", "--show", str(image)), point)
+
+
+def remove_disk(disk: SmallDisk) -> None:
+    try:
+        clear(disk.image.parent)
+    finally:
+        run("losetup", "--detach", disk.device)
+        shutil.rmtree(disk.image.parent)
+
+
+def _new_home() -> Path:
+    return Path(tempfile.mkdtemp(prefix="stowage-disk-", dir="/var/tmp"))
+
+
+@pytest.fixture(scope="session", params=list(DISKS) or list(MKFS))
+def fstype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def _mount_point(fstype: str) -> Iterator[Path]:
+    if DISKS:
+        point = Path(DISKS[fstype])
+        if not point.is_mount():
+            pytest.fail(f"{point}: STOWAGE_TEST_DISKS names it, and nothing is mounted there")
+        yield point
+        return
+    disk = make_disk(_new_home(), fstype, 1 << 30)
+    try:
+        yield disk.mount()
+    finally:
+        remove_disk(disk)
+
+
+@pytest.fixture
+def disk(_mount_point: Path) -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="test-", dir=_mount_point))
+    directory.chmod(0o755)
+    yield directory
+    try:
+        clear(directory)
+    finally:
+        run("rm", "-rf", "--one-file-system", str(directory))  # unlike shutil.rmtree it goes down any depth
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[..., SmallDisk]]:
+    made: list[SmallDisk] = []
+
+    def make(fstype: str, size: Optional[int] = None, options: str = "") -> SmallDisk:
+        new = make_disk(_new_home(), fstype, SMALLEST[fstype] if size is None else size)
+        made.append(new)
+        new.mount(options)
+        return new
+
+    yield make
+    problems = []
+    for one in reversed(made):
+        try:
+            remove_disk(one)
+        except RuntimeError as error:
+            problems.append(str(error))
+    if problems:
+        raise RuntimeError("; ".join(problems))
