@@ -33,6 +33,11 @@ def printable(name: Union[str, bytes]) -> str:
     return "".join(char if char.isprintable() else _escaped(char) for char in os.fsdecode(name))
 
 
+def quoted(name: Union[str, bytes]) -> str:
+    """Return *name* printable and in quotes, for a message in which its ends matter."""
+    return f"'{printable(name)}'"
+
+
 def _escaped(char: str) -> str:
     raw = char.encode("utf-8", "surrogateescape").decode("latin-1")
     return raw.encode("unicode_escape").decode("ascii")

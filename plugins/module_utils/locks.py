@@ -8,7 +8,8 @@ import contextlib
 import fcntl
 import os
 import time
-from typing import Iterator, Optional
+from collections.abc import Iterator
+from typing import Optional
 
 from .errors import StowageError, printable
 from .places import Places

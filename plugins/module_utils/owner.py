@@ -13,8 +13,9 @@ import errno
 import json
 import os
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
 from . import records
 from .errors import Refusal, StowageError
@@ -88,7 +89,9 @@ def claim(fd: int, kind: str, name: str, identity: str, host: str) -> Mark:
             raise Refusal(_path_of(fd), f"is claimed by {by} already", "choose another directory") from error
         if error.errno == errno.EOPNOTSUPP:
             raise Refusal(
-                _path_of(fd), "its filesystem cannot hold an owner mark (trusted extended attribute)", "use ext4, XFS or btrfs"
+                _path_of(fd),
+                "its filesystem cannot hold an owner mark (trusted extended attribute)",
+                "use ext4, XFS or btrfs",
             ) from error
         raise
     return mark
@@ -133,7 +136,9 @@ class Registry:
 
     def replace(self, marks: Dict[str, Mark]) -> None:
         """Make the registry anew, from marks that were found."""
-        claims = {path: {"kind": mark.kind, "name": mark.name, "identity": mark.identity} for path, mark in marks.items()}
+        claims = {
+            path: {"kind": mark.kind, "name": mark.name, "identity": mark.identity} for path, mark in marks.items()
+        }
         records.write(self._path, {"claims": claims})
 
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Any, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any, List, Tuple
 
-from .errors import Refusal, printable
+from .errors import Refusal, quoted
 
 MAX_BYTES = 4096
 
@@ -24,7 +25,7 @@ def check_path(value: Any, name: str = "path") -> str:
     """
     text = _checked_text(value, name)
     if not text.startswith("/"):
-        raise Refusal(name, f"{printable(text)!r} must be absolute", "begin it with /")
+        raise Refusal(name, f"{quoted(text)} must be absolute", "begin it with /")
     components = _checked_components(text, name)
     if not components:
         raise Refusal(name, "must not be the root directory", "name a directory below it")
@@ -37,7 +38,7 @@ def check_relative(value: Any, name: str = "path") -> str:
         return ""
     text = _checked_text(value, name)
     if text.startswith("/"):
-        raise Refusal(name, f"{printable(text)!r} must be relative", "leave out the / at its beginning")
+        raise Refusal(name, f"{quoted(text)} must be relative", "leave out the / at its beginning")
     return "/".join(_checked_components(text, name))
 
 
@@ -45,13 +46,13 @@ def _checked_text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise Refusal(name, "must be a path")
     if value != value.strip():
-        raise Refusal(name, f"{printable(value)!r} may not begin or end with whitespace")
+        raise Refusal(name, f"{quoted(value)} may not begin or end with whitespace")
     if any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise Refusal(name, f"{printable(value)!r} may not contain control characters")
+        raise Refusal(name, f"{quoted(value)} may not contain control characters")
     try:
         length = len(os.fsencode(value))
     except UnicodeEncodeError:
-        raise Refusal(name, f"{ascii(value)} is not a file name on this system") from None
+        raise Refusal(name, f"{value!a} is not a file name on this system") from None
     if length > MAX_BYTES:
         raise Refusal(name, f"is {length} bytes long; at most {MAX_BYTES} are allowed")
     return value
@@ -61,9 +62,9 @@ def _checked_components(text: str, name: str) -> List[str]:
     components = [part for part in text.split("/") if part]
     for part in components:
         if part in (".", ".."):
-            raise Refusal(name, f"{printable(text)!r} may not contain a {part!r} component")
+            raise Refusal(name, f"{quoted(text)} may not contain a {part!r} component")
         if len(os.fsencode(part)) > 255:
-            raise Refusal(name, f"the component {printable(part)[:40]!r}… is longer than 255 bytes")
+            raise Refusal(name, f"the component {quoted(part[:40])}… is longer than 255 bytes")
     return components
 
 

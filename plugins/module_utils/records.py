@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Dict, Optional
 
 from .errors import StowageError
 

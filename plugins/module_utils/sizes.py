@@ -65,7 +65,9 @@ class Space:
         """Return the space of the filesystem that *fd* is on."""
         answer = os.fstatvfs(fd)
         unit = answer.f_frsize
-        return cls(answer.f_blocks * unit, answer.f_bfree * unit, answer.f_bavail * unit, answer.f_files, answer.f_ffree)
+        return cls(
+            answer.f_blocks * unit, answer.f_bfree * unit, answer.f_bavail * unit, answer.f_files, answer.f_ffree
+        )
 
     @property
     def usable(self) -> int:

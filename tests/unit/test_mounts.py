@@ -1,0 +1,97 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reading mountinfo, and telling shared filesystems from local ones."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from stowage_core import mounts
+from stowage_core.errors import StowageError
+from stowage_core.mounts import FilesystemId
+
+MOUNTINFO = rb"""21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
+30 21 259:1 / /mnt/nvme0 rw,relatime shared:2 master:1 - xfs /dev/nvme0n1 rw,attr2
+31 30 259:1 /stowage/drives /mnt/nvme0/alias ro - xfs /dev/nvme0n1 rw
+32 21 0:50 / /mnt/a\040b\134c rw - nfs4 server:/x\040y rw,vers=4.2
+33 30 0:51 / /mnt/nvme0 rw - btrfs /dev/sdb rw,subvol=/
+"""
+
+
+def test_fields() -> None:
+    root, disk, alias, nfs, _over = mounts.parse(MOUNTINFO)
+    assert (root.id, root.parent, root.device, root.point, root.source) == (21, 1, "8:1", "/", "/dev/sda1")
+    assert disk.super_options == ("rw", "attr2") and not disk.read_only
+    assert alias.root == "/stowage/drives" and alias.read_only
+    assert (nfs.point, nfs.source) == ("/mnt/a b\\c", "server:/x y")
+
+
+def test_undecodable_names_survive() -> None:
+    (mount,) = mounts.parse(b"1 2 8:1 / /m\xff rw - ext4 /dev/x rw")
+    assert os.fsencode(mount.point) == b"/m\xff"
+
+
+@pytest.mark.parametrize("line", [b"1 2 8:1 / /x rw", b"a 2 8:1 / /x rw - ext4 d rw", b"1 2 8:1 / /x rw - ext4", b" "])
+def test_a_line_of_another_form_is_an_error(line: bytes) -> None:
+    with pytest.raises(StowageError, match="^mountinfo: cannot read the line"):
+        mounts.parse(line)
+
+
+@pytest.mark.parametrize(
+    ("path", "number"), [("/etc", 21), ("/mnt/nvme0x", 21), ("/mnt/nvme0", 33), ("/mnt/nvme0/alias/x", 31), ("/", 21)]
+)
+def test_the_topmost_mount_covers_a_path(path: str, number: int) -> None:
+    assert mounts.of_path(path, mounts.parse(MOUNTINFO)).id == number
+
+
+def test_own_mount_table() -> None:
+    table = mounts.read()
+    fd = os.open("/", os.O_RDONLY)
+    try:
+        assert mounts.of_fd(fd, table).point == "/"
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("fstype", "shared"),
+    [
+        ("nfs", True),
+        ("nfs4", True),
+        ("lustre", True),
+        ("gpfs", True),
+        ("wekafs", True),
+        ("beegfs", True),
+        ("ceph", True),
+        ("9p", True),
+        ("fuse.ceph-fuse", True),
+        ("fuse.juicefs", True),
+        ("fuse.s3fs", True),
+        ("fuse", True),
+        ("fuseblk", False),
+        ("fuse.lxcfs", False),
+        ("ext4", False),
+        ("xfs", False),
+        ("btrfs", False),
+        ("zfs", False),
+        ("tmpfs", False),
+    ],
+)
+def test_shared(fstype: str, shared: bool) -> None:
+    assert mounts.is_shared(fstype) is shared
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (FilesystemId("ext4", "u1", "/dev/sda"), FilesystemId("ext4", "u1", "/dev/sdb"), True),
+        (FilesystemId("ext4", "u1", "/dev/sda"), FilesystemId("ext4", "u2", "/dev/sda"), False),
+        (FilesystemId("ext4", "u1", "/dev/sda"), FilesystemId("ext4", None, "/dev/sda"), False),
+        (FilesystemId("nfs4", None, "s:/x"), FilesystemId("nfs4", None, "s:/x"), True),
+        (FilesystemId("nfs4", None, "s:/x"), FilesystemId("nfs4", None, "s:/y"), False),
+    ],
+)
+def test_one_filesystem_or_another(one: FilesystemId, other: FilesystemId, same: bool) -> None:
+    assert one.matches(other) is same and other.matches(one) is same
+    assert FilesystemId.from_json(one.to_json()) == one
