@@ -4,15 +4,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 
 class Differences:
     """The differences between what is wanted and what is, and what was done about them."""
 
     def __init__(self) -> None:
-        self._noted: Dict[str, Tuple[Any, Any]] = {}
-        self.actions: List[str] = []
+        self._noted: dict[str, tuple[Any, Any]] = {}
+        self.actions: list[str] = []
         """What a run has done or, in check mode, would do: one line each."""
 
     def note(self, name: str, wanted: Any, actual: Any) -> bool:
@@ -30,7 +30,7 @@ class Differences:
     def changed(self) -> bool:
         return bool(self._noted)
 
-    def diff(self) -> Dict[str, Dict[str, Any]]:
+    def diff(self) -> dict[str, dict[str, Any]]:
         """Return the differences as Ansible's ``before`` and ``after``."""
         return {
             "before": {name: actual for name, (_wanted, actual) in self._noted.items()},

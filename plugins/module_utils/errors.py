@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-from typing import Union
 
 
 class StowageError(Exception):
@@ -28,12 +27,12 @@ class Refusal(StowageError):
         super().__init__(f"{text}; {remedy}" if remedy else text)
 
 
-def printable(name: Union[str, bytes]) -> str:
+def printable(name: str | bytes) -> str:
     """Return *name* with every control or undecodable character escaped, so that a message stays one line."""
     return "".join(char if char.isprintable() else _escaped(char) for char in os.fsdecode(name))
 
 
-def quoted(name: Union[str, bytes]) -> str:
+def quoted(name: str | bytes) -> str:
     """Return *name* printable and in quotes, for a message in which its ends matter."""
     return f"'{printable(name)}'"
 

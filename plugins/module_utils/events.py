@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 from .places import Places
 
@@ -36,9 +36,9 @@ def record(places: Places, *, object: str, reason: str, message: str, **fields: 
         return False
 
 
-def read(places: Places, limit: int = 100) -> List[Dict[str, Any]]:
+def read(places: Places, limit: int = 100) -> list[dict[str, Any]]:
     """Return the last *limit* events, oldest first; a line cut short by a full disk is left out."""
-    lines: List[bytes] = []
+    lines: list[bytes] = []
     for path in (places.events + ".1", places.events):
         try:
             with open(path, "rb") as stream:

@@ -9,7 +9,6 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from typing import Optional
 
 from .errors import StowageError, printable
 from .places import Places
@@ -32,7 +31,7 @@ def host_lock(places: Places, timeout: float = 60.0) -> Iterator[None]:
         os.close(fd)
 
 
-def try_lock(dir_fd: int, name: bytes) -> Optional[int]:
+def try_lock(dir_fd: int, name: bytes) -> int | None:
     """Return a descriptor that holds the lock *name* in a directory, or None when it is taken; closing it lets go.
 
     The file stays: removing it would let two processes hold locks of one name.

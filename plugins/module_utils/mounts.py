@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any
 
 from .errors import StowageError
 from .syscalls import filesystem_uuid, mount_id
@@ -106,10 +106,10 @@ class Mount:
     root: str
     """The directory inside the filesystem that is mounted."""
     point: str
-    options: Tuple[str, ...]
+    options: tuple[str, ...]
     fstype: str
     source: str
-    super_options: Tuple[str, ...]
+    super_options: tuple[str, ...]
 
     @property
     def read_only(self) -> bool:
@@ -120,7 +120,7 @@ def _unescaped(field: bytes) -> str:
     return os.fsdecode(_OCTAL.sub(lambda match: bytes((int(match.group(1), 8),)), field))
 
 
-def parse(text: bytes) -> List[Mount]:
+def parse(text: bytes) -> list[Mount]:
     """Return the mounts of a mountinfo file in its order: a later mount lies over an earlier one at the same place.
 
     :raises StowageError: when a line is not of the kernel's form
@@ -149,7 +149,7 @@ def parse(text: bytes) -> List[Mount]:
     return mounts
 
 
-def read(pid: Union[int, str] = "self") -> List[Mount]:
+def read(pid: int | str = "self") -> list[Mount]:
     """Return the mounts that process *pid* sees."""
     with open(f"/proc/{pid}/mountinfo", "rb") as stream:
         return parse(stream.read())
@@ -157,7 +157,7 @@ def read(pid: Union[int, str] = "self") -> List[Mount]:
 
 def of_path(path: str, mounts: Sequence[Mount]) -> Mount:
     """Return the mount that an absolute, resolved *path* lies on, by its text: the path need not exist."""
-    best: Optional[Mount] = None
+    best: Mount | None = None
     for mount in mounts:
         inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")
         if inside and (best is None or len(mount.point) >= len(best.point)):
@@ -181,7 +181,7 @@ class FilesystemId:
     """What tells one filesystem from another that may be mounted in its place later."""
 
     fstype: str
-    uuid: Optional[str]
+    uuid: str | None
     source: str
 
     def matches(self, other: FilesystemId) -> bool:
@@ -193,7 +193,7 @@ class FilesystemId:
             return self.uuid == other.uuid
         return (self.fstype, self.source) == (other.fstype, other.source)
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {"fstype": self.fstype, "uuid": self.uuid, "source": self.source}
 
     @classmethod

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from . import records
 from .errors import Refusal, StowageError
@@ -38,12 +38,12 @@ class Mark:
     """Tells an object from another one that was made later under the same name."""
     host: str
     """The host's name in the inventory: machine ids are alike on hosts made from one image."""
-    filesystem_uuid: Optional[str]
+    filesystem_uuid: str | None
     inode: int
     time: float
 
 
-def read_mark(fd: int) -> Optional[Mark]:
+def read_mark(fd: int) -> Mark | None:
     """Return the mark of the directory open at *fd*, or None when it has none of its own.
 
     A mark that names another inode or filesystem came with a copying tool and is no claim. Reading needs CAP_SYS_ADMIN:
@@ -57,7 +57,7 @@ def read_mark(fd: int) -> Optional[Mark]:
     return mark
 
 
-def _raw_mark(fd: int) -> Optional[Mark]:
+def _raw_mark(fd: int) -> Mark | None:
     try:
         value = os.getxattr(fd, XATTR)
     except OSError as error:
@@ -109,24 +109,28 @@ def _path_of(fd: int) -> str:
     return os.readlink(f"/proc/self/fd/{fd}")
 
 
+def _entry(mark: Mark) -> dict[str, Any]:
+    return {"kind": mark.kind, "name": mark.name, "identity": mark.identity}
+
+
 class Registry:
     """Where this host's claims are. Change it under the host lock only."""
 
     def __init__(self, places: Places) -> None:
         self._path = places.claims_json
 
-    def all(self) -> Dict[str, Dict[str, Any]]:
+    def all(self) -> dict[str, dict[str, Any]]:
         """Return kind, name and identity by path."""
         return (records.read(self._path) or {}).get("claims", {})
 
-    def overlapping(self, path: str, but: Iterable[str] = ()) -> List[str]:
+    def overlapping(self, path: str, but: Iterable[str] = ()) -> list[str]:
         """Return the claimed paths, except those in *but*, that are equal to *path*, inside it or around it."""
         ignored = set(but)
         return sorted(claimed for claimed in self.all() if claimed not in ignored and overlap(path, claimed))
 
     def add(self, path: str, mark: Mark) -> None:
         claims = self.all()
-        claims[path] = {"kind": mark.kind, "name": mark.name, "identity": mark.identity}
+        claims[path] = _entry(mark)
         records.write(self._path, {"claims": claims})
 
     def remove(self, path: str) -> None:
@@ -134,7 +138,7 @@ class Registry:
         if claims.pop(path, None) is not None:
             records.write(self._path, {"claims": claims})
 
-    def replace(self, marks: Dict[str, Mark]) -> None:
+    def replace(self, marks: dict[str, Mark]) -> None:
         """Make the registry anew, from marks that were found."""
         claims = {
             path: {"kind": mark.kind, "name": mark.name, "identity": mark.identity} for path, mark in marks.items()
@@ -142,13 +146,13 @@ class Registry:
         records.write(self._path, {"claims": claims})
 
 
-def find_marks(mounts: Sequence[Mount], depth: int = 4) -> Dict[str, Mark]:
+def find_marks(mounts: Sequence[Mount], depth: int = 4) -> dict[str, Mark]:
     """Return every marked directory, by path, at most *depth* levels below where a local filesystem is mounted.
 
     Marks inside a marked data location are not listed: copies are found from it. Nothing is followed, and no other
     mount is entered.
     """
-    found: Dict[str, Mark] = {}
+    found: dict[str, Mark] = {}
     for mount in mounts:
         if is_pseudo(mount.fstype) or is_shared(mount.fstype):
             continue
@@ -160,7 +164,7 @@ def find_marks(mounts: Sequence[Mount], depth: int = 4) -> Dict[str, Mark]:
     return found
 
 
-def _find_below(fd: int, path: str, depth: int, found: Dict[str, Mark]) -> None:
+def _find_below(fd: int, path: str, depth: int, found: dict[str, Mark]) -> None:
     mark = read_mark(fd)
     if mark is not None:
         found[path or "/"] = mark

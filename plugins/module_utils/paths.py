@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
-from typing import Any, List, Tuple
+from typing import Any
 
 from .errors import Refusal, quoted
 
@@ -58,7 +58,7 @@ def _checked_text(value: Any, name: str) -> str:
     return value
 
 
-def _checked_components(text: str, name: str) -> List[str]:
+def _checked_components(text: str, name: str) -> list[str]:
     components = [part for part in text.split("/") if part]
     for part in components:
         if part in (".", ".."):
@@ -83,7 +83,7 @@ def overlap(path: str, other: str) -> bool:
     return is_within(path, other) or is_within(other, path)
 
 
-def overlaps(named: Mapping[str, str]) -> List[Tuple[str, str]]:
+def overlaps(named: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the pairs of names whose paths overlap once symlinks are resolved: an alias is an overlap."""
     resolved = {name: resolve(path) for name, path in named.items()}
     return [(a, b) for a, b in itertools.combinations(resolved, 2) if overlap(resolved[a], resolved[b])]

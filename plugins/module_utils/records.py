@@ -8,18 +8,18 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from typing import Any, Dict, Optional
+from typing import Any
 
 from .errors import StowageError
 
-Record = Dict[str, Any]
+Record = dict[str, Any]
 
 
 class RecordError(StowageError):
     """A record is there and cannot be used."""
 
 
-def read(path: str) -> Optional[Record]:
+def read(path: str) -> Record | None:
     """Return the record at *path*, or None when there is none; RecordError when it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

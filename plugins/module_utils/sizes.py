@@ -38,16 +38,15 @@ def parse_quantity(value: Any, name: str = "size") -> int:
     return int(number)
 
 
-def decimal(size: float) -> str:
+def decimal(size: int) -> str:
     """Return *size* bytes in decimal units as messages show them: ``107 GB``, ``40.0 GB``, ``512 B``."""
     value = float(size)
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if abs(value) < 999.5:
-            break
+    units = iter(("B", "kB", "MB", "GB", "TB", "PB", "EB"))
+    unit = next(units)
+    while value >= 999.5 and unit != "EB":
         value /= 1000
-    else:
-        unit = "EB"
-    return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 99.95 else f"{value:.1f} {unit}"
+        unit = next(units)
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
 
 
 @dataclass(frozen=True)

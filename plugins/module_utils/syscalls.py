@@ -13,7 +13,6 @@ import fcntl
 import os
 import struct
 import uuid
-from typing import Optional, Union
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -32,7 +31,7 @@ class _OpenHow(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
-def _checked(result: int, *names: Union[str, bytes]) -> int:
+def _checked(result: int, *names: str | bytes) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), *names[:1])
@@ -135,7 +134,7 @@ _XFS_IOC_FSGEOMETRY_V1 = 0x80705864  # 112 bytes, the UUID at 64
 _BTRFS_IOC_FS_INFO = 0x8400941F  # 1024 bytes, the UUID at 16
 
 
-def filesystem_uuid(fd: int) -> Optional[str]:
+def filesystem_uuid(fd: int) -> str | None:
     """Return the UUID of the filesystem that *fd* is on, or None when the kernel does not tell.
 
     It is read from the mounted filesystem itself: links under /dev/disk describe a disk, not what is mounted.
