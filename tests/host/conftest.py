@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
 
 import pytest
 
@@ -58,7 +57,7 @@ def _root() -> None:
 
 def run(*command: str) -> str:
     """Run a command; its error output is part of the failure."""
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}")
     return done.stdout.strip()
@@ -100,7 +99,7 @@ class SmallDisk:
     device: str
     path: Path  # the mount point
 
-    def mount(self, options: str = "", at: Optional[Path] = None) -> Path:
+    def mount(self, options: str = "", at: Path | None = None) -> Path:
         point = at or self.path
         run("mount", "-t", self.fstype, "-o", options or "defaults", self.device, str(point))
         return point
@@ -168,7 +167,7 @@ def disk(_mount_point: Path) -> Iterator[Path]:
 def small_disk() -> Iterator[Callable[..., SmallDisk]]:
     made: list[SmallDisk] = []
 
-    def make(fstype: str, size: Optional[int] = None, options: str = "") -> SmallDisk:
+    def make(fstype: str, size: int | None = None, options: str = "") -> SmallDisk:
         new = make_disk(_new_home(), fstype, SMALLEST[fstype] if size is None else size)
         made.append(new)
         new.mount(options)

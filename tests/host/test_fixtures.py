@@ -13,7 +13,10 @@ from typing import Any
 
 def filesystem(path: Path) -> str:
     return subprocess.run(
-        ["findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(path)], text=True, capture_output=True, check=True
+        ["findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(path)],
+        text=True,
+        capture_output=True,
+        check=True,
     ).stdout.strip()
 
 
