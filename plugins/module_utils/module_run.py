@@ -26,7 +26,7 @@ def run(module: AnsibleModule, body: Body) -> None:
     except StowageError as error:
         module.fail_json(msg=str(error), **_done(differences))
     except OSError as error:
-        name = printable(error.filename) + ": " if error.filename is not None else ""
+        name = f"{printable(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
         module.fail_json(msg=f"{name}{error.strerror or error}", **_done(differences))
     else:
         module.exit_json(changed=differences.changed, diff=differences.diff(), actions=differences.actions, **results)

@@ -93,6 +93,8 @@ def claim(fd: int, kind: str, name: str, identity: str, host: str) -> Mark:
                 "its filesystem cannot hold an owner mark (trusted extended attribute)",
                 "use ext4, XFS or btrfs",
             ) from error
+        if error.errno == errno.EPERM:
+            raise Refusal(_path_of(fd), "setting its owner mark is not permitted", "run as root with CAP_SYS_ADMIN") from error
         raise
     return mark
 
@@ -121,7 +123,8 @@ class Registry:
 
     def all(self) -> dict[str, dict[str, Any]]:
         """Return kind, name and identity by path."""
-        return (records.read(self._path) or {}).get("claims", {})
+        claims: dict[str, dict[str, Any]] = (records.read(self._path) or {}).get("claims", {})
+        return claims
 
     def overlapping(self, path: str, but: Iterable[str] = ()) -> list[str]:
         """Return the claimed paths, except those in *but*, that are equal to *path*, inside it or around it."""

@@ -41,7 +41,8 @@ def _checked(result: int, *names: str | bytes) -> int:
 def open_beneath(dir_fd: int, name: bytes, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> int:
     """Open *name* below *dir_fd* without following any symlink or leaving the mount; close-on-exec.
 
-    A component that is a symlink raises ELOOP, one on another mount EXDEV. A btrfs subvolume is no other mount.
+    A component that is a symlink raises ELOOP (ENOTDIR as the last one, when a directory is asked for), one on
+    another mount EXDEV. A btrfs subvolume is no other mount.
     """
     how = _OpenHow(flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0, _RESOLVE_BENEATH_ONE_MOUNT)
     while True:
