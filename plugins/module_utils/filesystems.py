@@ -1,0 +1,355 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The mounted filesystems of a host: on which disks they are, how much room they have, and which one to recommend.
+
+A shared filesystem whose servers are gone blocks whoever asks it anything. It is asked in a child process, with a
+deadline; what the mount table alone tells is always reported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import struct
+import time
+from dataclasses import dataclass, replace
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
+
+from .disks import FASTEST_FIRST, RAID, UNKNOWN, Disks
+from .mounts import Mount, is_pseudo, is_shared, of_path
+from .sizes import Space, decimal
+from .syscalls import filesystem_uuid
+
+SHARED = "shared"
+DEADLINE = 0.25
+"""Seconds that all shared filesystems together have to answer."""
+
+_SYSTEM_POINTS = ("/", "/boot", "/boot/efi", "/efi", "/usr", "/var")
+_BOOT_POINTS = ("/boot", "/boot/efi", "/efi")
+_WITHOUT_OWNERS = frozenset(("exfat", "fuseblk", "hfsplus", "iso9660", "msdos", "ntfs", "ntfs3", "udf", "vfat"))
+_ON_THE_SYSTEM_DISK = "/var/lib/stowage-data"
+_NO_ANSWER = "does not answer"
+
+Answer = Union[Space, str]
+"""The room on a filesystem, or why it is not known."""
+
+
+@dataclass(frozen=True)
+class Filesystem:
+    """One mounted filesystem, however often it is mounted."""
+
+    mount: Mount
+    """Where an operator looks for it: of all its mounts the one nearest to the root directory."""
+    points: Tuple[str, ...]
+    """Every mount point."""
+    kind: str
+    """The word for its disk, or ``shared``."""
+    device: str
+    disks: FrozenSet[str]
+    """The names of the disks under it; what stands for them (a ZFS pool) where sysfs does not tell."""
+    uuid: Optional[str]
+    answer: Answer
+    folder: str
+    """The folder for a data location on it, unless an operator wants another."""
+    system_disk: bool = False
+
+    @property
+    def shared(self) -> bool:
+        return self.kind == SHARED
+
+    @property
+    def space(self) -> Optional[Space]:
+        return self.answer if isinstance(self.answer, Space) else None
+
+    @property
+    def unfit(self) -> str:
+        """Why a data location cannot be on it, or ""."""
+        if self.shared:
+            return "is shared: a data location must be on this machine's own disk"
+        if not isinstance(self.answer, Space):
+            return self.answer
+        if self.mount.read_only:
+            return "is read-only"
+        if self.mount.point in _BOOT_POINTS:
+            return "is for starting the system"
+        if self.mount.fstype in _WITHOUT_OWNERS:
+            return f"{self.mount.fstype} cannot hold owner marks"
+        return ""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The filesystem to put the data location on, if there is one to recommend, and why."""
+
+    filesystem: Optional[Filesystem]
+    reason: str
+
+
+def survey(mounts: Sequence[Mount], disks: Disks, sys: str = "/sys", deadline: float = DEADLINE) -> List[Filesystem]:
+    """Return every filesystem that holds data, each once, in the order of their mount points."""
+    groups = _by_device(mounts)
+    shared = {device: group for device, group in groups.items() if is_shared(group[0].fstype)}
+    answers = ask({device: group[0].point for device, group in shared.items()}, deadline)
+    found = [_shared(group, answers[device]) for device, group in shared.items()]
+    found += [_local(group, mounts, disks, sys) for device, group in groups.items() if device not in shared]
+    system = system_disks(found)
+    found = [replace(filesystem, system_disk=bool(filesystem.disks & system)) for filesystem in found]
+    return sorted(found, key=lambda filesystem: filesystem.mount.point)
+
+
+def _by_device(mounts: Sequence[Mount]) -> Dict[str, List[Mount]]:
+    """Return the visible mounts of each filesystem that holds data, the one nearest to the root directory first."""
+    topmost = {mount.point: mount for mount in mounts}
+    groups: Dict[str, List[Mount]] = {}
+    for mount in sorted(topmost.values(), key=lambda mount: (len(mount.point), mount.point)):
+        if not is_pseudo(mount.fstype):
+            groups.setdefault(mount.device, []).append(mount)
+    return groups
+
+
+def _shared(group: Sequence[Mount], answer: Answer) -> Filesystem:
+    points = tuple(mount.point for mount in group)
+    return Filesystem(group[0], points, SHARED, group[0].source, frozenset(), None, answer, folder="")
+
+
+def _local(group: Sequence[Mount], mounts: Sequence[Mount], disks: Disks, sys: str) -> Filesystem:
+    mount = group[0]
+    answer, uuid = _look(mount.point)
+    devices = _devices(mount, uuid, disks, sys)
+    return Filesystem(
+        mount=mount,
+        points=tuple(each.point for each in group),
+        kind=_kind(devices, disks),
+        device=disks.devices[devices[0]].path if len(devices) == 1 else mount.source,
+        disks=_at_the_bottom(devices, disks, mounts) or frozenset((f"{mount.fstype} {mount.source.split('/')[0]}",)),
+        uuid=uuid,
+        answer=answer,
+        folder=_folder(mount, mounts),
+    )
+
+
+def recommend(filesystems: Iterable[Filesystem]) -> Recommendation:
+    """Return the recommended filesystem, by the order of Astraeus's drives.
+
+    A local disk that is not the system disk, the fastest medium first, then the most free space.
+    """
+    fit = [filesystem for filesystem in filesystems if not filesystem.unfit]
+    if not fit:
+        return Recommendation(None, "this machine has no local disk that is mounted and writable")
+    others = [filesystem for filesystem in fit if not filesystem.system_disk]
+    if not others:
+        return Recommendation(None, "every local disk mounted here is the system disk; it is allowed, with a warning")
+    best = min(others, key=_preference)
+    reason = f"{best.kind}, not the system disk"
+    if len(others) > 1:
+        alike = [filesystem for filesystem in others if filesystem.kind == best.kind]
+        reason += "; the fastest kind here" if len(alike) < len(others) else ""
+        reason += f"; the most free space of {len(alike)} such" if len(alike) > 1 else ""
+    return Recommendation(best, reason)
+
+
+def _preference(filesystem: Filesystem) -> Tuple[int, int, str]:
+    room = filesystem.space.avail if filesystem.space is not None else 0
+    return (FASTEST_FIRST.index(filesystem.kind), -room, filesystem.mount.point)
+
+
+def system_disks(filesystems: Iterable[Filesystem]) -> FrozenSet[str]:
+    """Return the names of the disks that hold the operating system."""
+    return frozenset().union(
+        *(filesystem.disks for filesystem in filesystems if any(point in _SYSTEM_POINTS for point in filesystem.points))
+    )
+
+
+def room(filesystem: Filesystem) -> str:
+    """Return the free space of *filesystem* in words, or why it is not known."""
+    return f"{decimal(filesystem.space.avail)} free" if filesystem.space is not None else str(filesystem.answer)
+
+
+def _folder(mount: Mount, mounts: Sequence[Mount]) -> str:
+    if of_path(_ON_THE_SYSTEM_DISK, mounts).device == mount.device:
+        return _ON_THE_SYSTEM_DISK
+    return mount.point.rstrip("/") + "/stowage"
+
+
+def _look(point: str) -> Tuple[Answer, Optional[str]]:
+    """Return the room on a local filesystem, and its UUID."""
+    try:
+        fd = os.open(point, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        return _in_words(error), None
+    try:
+        space = Space.of(fd)
+    except OSError as error:
+        return _in_words(error), None
+    finally:
+        os.close(fd)
+    try:
+        fd = os.open(point, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return space, None  # readable by others only: its room is known, its identity is not
+    try:
+        return space, filesystem_uuid(fd)
+    finally:
+        os.close(fd)
+
+
+def _in_words(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+# -- Which disks a filesystem is on
+
+
+def _devices(mount: Mount, uuid: Optional[str], disks: Disks, sys: str) -> List[str]:
+    """Return the devices that a local filesystem is on; none where the system does not tell, as for ZFS."""
+    device = disks.of_number(mount.device)
+    if device is not None:
+        return [device.name]
+    # btrfs and bcachefs have device numbers of their own.
+    if mount.fstype == "btrfs" and uuid is not None:
+        members = _btrfs_members(uuid, sys) & set(disks.devices)
+        if members:
+            return sorted(members)
+    named = (disks.of_path(path) for path in mount.source.split(":"))
+    return [each.name for each in named if each is not None]
+
+
+def _btrfs_members(uuid: str, sys: str) -> Set[str]:
+    try:
+        return set(os.listdir(os.path.join(sys, "fs/btrfs", uuid, "devices")))
+    except FileNotFoundError:
+        return set()
+
+
+def _kind(devices: Sequence[str], disks: Disks) -> str:
+    if not devices:
+        return UNKNOWN
+    under = {disk for name in devices for disk in disks.under(name)}
+    return RAID if len(devices) > 1 and len(under) > 1 else disks.kind(devices[0])
+
+
+def _at_the_bottom(devices: Iterable[str], disks: Disks, mounts: Sequence[Mount]) -> FrozenSet[str]:
+    """Return the disks under *devices*. An image whose file is on this host is on that file's disk."""
+    found: Set[str] = set()
+    for disk in {disk for name in devices for disk in disks.under(name)}:
+        holder = _holder(disks.devices[disk].backing_file, mounts)
+        below = disks.of_number(holder.device) if holder is not None else None
+        found |= disks.under(below.name) if below is not None else {disk}
+    return frozenset(found)
+
+
+def _holder(backing_file: str, mounts: Sequence[Mount]) -> Optional[Mount]:
+    """Return the mount that an image's file is on; None for another machine's file or a shared mount."""
+    if not backing_file.startswith("/"):
+        return None
+    mount = of_path(backing_file, mounts)
+    return None if is_shared(mount.fstype) or not os.path.exists(backing_file) else mount
+
+
+# -- Asking shared filesystems
+
+
+def ask(points: Mapping[str, str], deadline: float = DEADLINE) -> Dict[str, Answer]:
+    """Ask the filesystem at each mount point for its room, and return the answers by the same keys (device numbers).
+
+    Each is asked in a child of its own, all at once. A child that has not answered in time is killed; one that cannot
+    be killed is left, and its filesystem is not asked again as long as it is there.
+    """
+    if not points:
+        return {}
+    stuck = _stuck_children()
+    answers: Dict[str, Answer] = {device: _NO_ANSWER for device in points}
+    waiting: Dict[int, Tuple[str, int]] = {}
+    for device, point in points.items():
+        if _child_name(device) not in stuck:
+            reader, pid = _start(device, point)
+            waiting[reader] = (device, pid)
+    end = time.monotonic() + deadline
+    poll = select.poll()
+    for reader in waiting:
+        poll.register(reader, select.POLLIN)
+    children = {pid for _device, pid in waiting.values()}
+    while waiting:
+        left = end - time.monotonic()
+        ready = poll.poll(left * 1000) if left > 0 else []
+        if not ready:
+            break
+        for reader, _event in ready:
+            device, _pid = waiting.pop(reader)
+            poll.unregister(reader)
+            answers[device] = _answer(os.read(reader, _MESSAGE.size))
+            os.close(reader)
+    for reader, (_device, pid) in waiting.items():
+        os.kill(pid, signal.SIGKILL)
+        os.close(reader)
+    _reap(children, 0.02)
+    return answers
+
+
+_MESSAGE = struct.Struct("=i5Q")
+
+
+def _start(device: str, point: str) -> Tuple[int, int]:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return reader, pid
+    try:
+        # A child that stays behind must not keep the connection open that the module answers on.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        with open("/proc/self/comm", "w", encoding="ascii") as comm:
+            comm.write(_child_name(device))
+        os.write(writer, _message(point))
+    finally:
+        os._exit(0)
+
+
+def _message(point: str) -> bytes:
+    try:
+        fd = os.open(point, os.O_PATH | os.O_CLOEXEC)
+        space = Space.of(fd)
+    except OSError as error:
+        return _MESSAGE.pack(error.errno or errno.EIO, 0, 0, 0, 0, 0)
+    return _MESSAGE.pack(0, space.size, space.free, space.avail, space.files, space.files_free)
+
+
+def _answer(message: bytes) -> Answer:
+    if len(message) != _MESSAGE.size:
+        return _NO_ANSWER
+    number, *figures = _MESSAGE.unpack(message)
+    return os.strerror(number).lower() if number else Space(*figures)
+
+
+def _reap(children: Set[int], patience: float) -> None:
+    end = time.monotonic() + patience
+    while children:
+        children = {pid for pid in children if os.waitpid(pid, os.WNOHANG) == (0, 0)}
+        if time.monotonic() >= end:
+            return
+        time.sleep(0.001)
+
+
+def _child_name(device: str) -> str:
+    return f"stow-{device}"[:15]
+
+
+def _stuck_children(proc: str = "/proc") -> Set[str]:
+    """Return the names of children of earlier runs that are still waiting for an answer; only root's own count."""
+    found = set()
+    for entry in os.listdir(proc):
+        if not entry.isdigit():
+            continue
+        path = os.path.join(proc, entry)
+        try:
+            if os.stat(path).st_uid != os.geteuid():
+                continue
+            with open(os.path.join(path, "comm"), encoding="utf-8", errors="replace") as comm:
+                found.add(comm.read().rstrip("\n"))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # ended since it was listed
+    return {name for name in found if name.startswith("stow-")}
