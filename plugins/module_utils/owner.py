@@ -94,7 +94,9 @@ def claim(fd: int, kind: str, name: str, identity: str, host: str) -> Mark:
                 "use ext4, XFS or btrfs",
             ) from error
         if error.errno == errno.EPERM:
-            raise Refusal(_path_of(fd), "setting its owner mark is not permitted", "run as root with CAP_SYS_ADMIN") from error
+            raise Refusal(
+                _path_of(fd), "setting its owner mark is not permitted", "run as root with CAP_SYS_ADMIN"
+            ) from error
         raise
     return mark
 

@@ -19,6 +19,9 @@ from stowage_core.places import Places
 from stowage_core.syscalls import filesystem_uuid, open_beneath
 
 
+SIZES = {"ext4": 16 << 20, "xfs": 300 << 20, "btrfs": 114 << 20}
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -82,8 +85,7 @@ def test_a_filesystem_without_marks_is_refused() -> None:
 
 
 def test_the_uuid_is_the_filesystems_own(fstype: str, small_disk: Callable[..., Any]) -> None:
-    sizes = {"ext4": 16 << 20, "xfs": 300 << 20, "btrfs": 114 << 20}
-    disk = small_disk(fstype, sizes[fstype])
+    disk = small_disk(fstype, SIZES[fstype])
     blkid = subprocess.run(
         ["blkid", "-p", "-s", "UUID", "-o", "value", disk.device], capture_output=True, text=True, check=True
     )
@@ -113,8 +115,17 @@ def test_the_registry(tmp_path: Path, disk: Path) -> None:
     assert registry.overlapping("/mnt/nvme0/stowage", but=["/mnt/nvme0/stowage"]) == []
     registry.remove("/mnt/nvme0/stowage")
     assert registry.all() == {}
-    registry.replace({str(disk): mark})
-    assert registry.all() == {str(disk): {"kind": "copy", "name": "ml.hf-cache", "identity": "one"}}
+
+
+def test_a_lost_registry_is_rebuilt_from_the_marks(tmp_path: Path, fstype: str, small_disk: Callable[..., Any]) -> None:
+    disk = small_disk(fstype, SIZES[fstype])
+    (disk.path / "stowage").mkdir()
+    claim(disk.path / "stowage")
+    registry = owner.Registry(Places.under(str(tmp_path)))
+    assert registry.is_lost()
+    registry.rebuild([mount for mount in mounts.read() if mount.point == str(disk.path)])
+    assert not registry.is_lost()
+    assert registry.all() == {str(disk.path / "stowage"): {"kind": "copy", "name": "ml.hf-cache", "identity": "one"}}
 
 
 def test_opening_beneath_follows_nothing_and_leaves_no_mount(disk: Path) -> None:
@@ -124,7 +135,12 @@ def test_opening_beneath_follows_nothing_and_leaves_no_mount(disk: Path) -> None
     subprocess.run(["mount", "--bind", str(disk / "in"), str(disk / "mounted")], check=True)
     with opened(disk) as fd:
         os.close(open_beneath(fd, b"in/side"))
-        for name, error in ((b"out", "not a directory"), (b"out/ssl", "symbolic links"), (b"mounted", "cross-device"), (b"../..", "cross-device")):
+        for name, error in (
+            (b"out", "not a directory"),
+            (b"out/ssl", "symbolic links"),
+            (b"mounted", "cross-device"),
+            (b"../..", "cross-device"),
+        ):
             with pytest.raises(OSError, match=f"(?i){error}"):
                 open_beneath(fd, name)
     subprocess.run(["umount", str(disk / "mounted")], check=True)
