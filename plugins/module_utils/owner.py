@@ -143,11 +143,13 @@ class Registry:
         if claims.pop(path, None) is not None:
             records.write(self._path, {"claims": claims})
 
-    def replace(self, marks: dict[str, Mark]) -> None:
-        """Make the registry anew, from marks that were found."""
-        claims = {
-            path: {"kind": mark.kind, "name": mark.name, "identity": mark.identity} for path, mark in marks.items()
-        }
+    def is_lost(self) -> bool:
+        """Return whether this host has no registry: nothing was ever claimed, or the system was installed anew."""
+        return records.read(self._path) is None
+
+    def rebuild(self, mounts: Sequence[Mount]) -> None:
+        """Make the registry anew, from the marks on the local filesystems among *mounts*."""
+        claims = {path: _entry(mark) for path, mark in find_marks(mounts).items()}
         records.write(self._path, {"claims": claims})
 
 
