@@ -163,7 +163,10 @@ def find_marks(mounts: Sequence[Mount], depth: int = 4) -> dict[str, Mark]:
     for mount in mounts:
         if is_pseudo(mount.fstype) or is_shared(mount.fstype):
             continue
-        fd = os.open(mount.point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fd = os.open(mount.point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except NotADirectoryError:
+            continue  # a mounted file
         try:
             _find_below(fd, mount.point.rstrip("/"), depth, found)
         finally:
