@@ -1,0 +1,237 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Drives as they are recorded on a host: one file per workspace, each drive with an identity of its own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from . import records
+from .drives import Entry, copy_name, is_placed, kind, managed_refusal
+from .errors import Refusal, StowageError
+from .places import Places
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One drive of a workspace as this host knows it."""
+
+    workspace: str
+    metadata: Mapping[str, Any]
+    spec: Optional[Mapping[str, Any]]
+    """As Astraeus's JSON, with defaults filled in; None in the tombstone of a drive this host never knew."""
+    identity: str
+    """Tells the drive from another of its name that was made before or after it."""
+    state: str = "present"
+    force: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata["name"])
+
+    @property
+    def copy_name(self) -> str:
+        return copy_name(self.workspace, self.name)
+
+    @property
+    def absent(self) -> bool:
+        """Whether it is a tombstone: its copies are to be deleted."""
+        return self.state == "absent"
+
+    @property
+    def placed(self) -> bool:
+        return is_placed(self.spec)
+
+    @property
+    def evictable(self) -> bool:
+        return not self.absent and self.spec is not None and bool(self.spec["evictable"])
+
+    @property
+    def path(self) -> str:
+        """The folder inside a placed drive's copy that workers see; empty for the whole of it."""
+        return str(self.spec["sources"][0]["path"]) if self.spec is not None and self.placed else ""
+
+    @property
+    def manager(self) -> str:
+        """The object that the drive is managed for, as ``model/llama``; empty for a workspace's own."""
+        return str(self.spec.get("managed_by", "")) if self.spec is not None else ""
+
+    @property
+    def declared(self) -> Entry:
+        """What was declared: everything but the identity."""
+        return {"metadata": self.metadata, "spec": self.spec, "state": self.state, "force": self.force}
+
+    @classmethod
+    def from_json(cls, workspace: str, value: Mapping[str, Any]) -> Drive:
+        return cls(workspace, value["metadata"], value["spec"], value["identity"], value["state"], value["force"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.declared, "identity": self.identity}
+
+
+def record_path(places: Places, workspace: str) -> str:
+    return os.path.join(places.drives_dir, f"{workspace}.json")
+
+
+def load(places: Places, workspace: str) -> Optional[list[Drive]]:
+    """Return the complete list of a workspace's drives, or None when this host was never given one."""
+    path = record_path(places, workspace)
+    value = records.read(path)
+    if value is None:
+        return None
+    try:
+        return [Drive.from_json(value["workspace"], one) for one in value["drives"]]
+    except (KeyError, TypeError) as error:
+        raise records.RecordError(f"{path}: not a list of drives ({error!r}); roll the host out again") from error
+
+
+def load_all(places: Places) -> list[Drive]:
+    """Return the drives of every workspace that this host has a list of."""
+    return [drive for workspace in workspaces(places) for drive in load(places, workspace) or []]
+
+
+def workspaces(places: Places) -> list[str]:
+    """Return the workspaces that this host has a list of."""
+    try:
+        names = os.listdir(places.drives_dir)
+    except FileNotFoundError:
+        return []
+    return sorted(name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith("."))
+
+
+def as_record(workspace: str, host: str, drives: Sequence[Drive]) -> records.Record:
+    return {"workspace": workspace, "host": host, "drives": [drive.to_json() for drive in drives]}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A copy that was found on this host."""
+
+    copy_name: str
+    path: str
+    identity: str
+    """The drive that it is of, by its owner mark."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What this host holds of drives, as far as it can be seen."""
+
+    copies: Sequence[Found] = ()
+    strangers: Sequence[str] = ()
+    """Paths among the copies that carry no owner mark: nobody's, so nobody removes them."""
+    unseen: Sequence[StowageError] = ()
+    """Why data locations could not be looked into: copies there are unknown, not none."""
+
+    def of(self, name: str) -> list[Found]:
+        return [found for found in self.copies if found.copy_name == name]
+
+    def orphans(self, drives: Iterable[Drive]) -> list[Found]:
+        """Return the copies of drives that are in no list, tombstones included: nothing ever deletes them."""
+        known = {(drive.copy_name, drive.identity) for drive in drives}
+        return [found for found in self.copies if (found.copy_name, found.identity) not in known]
+
+
+def _new_identity() -> str:
+    return str(uuid.uuid4())
+
+
+def merge(
+    workspace: str,
+    declared: Iterable[Entry],
+    recorded: Sequence[Drive],
+    holdings: Holdings,
+    manager: str = "",
+    adopted: Optional[Mapping[str, str]] = None,
+    new_identity: Callable[[], str] = _new_identity,
+) -> list[Drive]:
+    """Return a workspace's drives once *declared* is the complete list of *manager*'s among them.
+
+    A drive keeps its identity while it stays in the list. One that was not in it, or was a tombstone, is another drive.
+
+    :param manager: the object that the drives are managed for; empty for a workspace's own
+    :param adopted: identities that were given to copies before their drive was declared, by copy name
+    :raises Refusal: when a change would hide or lose what a copy holds, or a drive is another manager's
+    """
+    mine = {drive.name: drive for drive in recorded if drive.manager == manager}
+    others = {drive.name: drive for drive in recorded if drive.manager != manager}
+    merged = []
+    for entry in declared:
+        name = entry["metadata"]["name"]
+        if name in others:
+            raise _belongs_to_another(entry, others[name])
+        spec = entry["spec"]
+        if spec is not None and manager:
+            spec = {**spec, "managed_by": manager}
+        before = mine.get(name)
+        drive = Drive(workspace, entry["metadata"], spec, "", entry["state"], entry["force"])
+        if drive.absent:
+            if manager and before is None and spec is None:
+                continue  # nothing here could say whose tombstone it is
+            drive = _tombstone(drive, before, holdings, new_identity)
+        else:
+            identity = _identity(drive, before, adopted or {}) or new_identity()
+            drive = Drive(workspace, entry["metadata"], spec, identity)
+        if before is not None and not before.absent and not drive.absent:
+            _check_change(before, drive, holdings)
+        merged.append(drive)
+    return sorted([*merged, *others.values()], key=lambda drive: drive.name)
+
+
+def _identity(drive: Drive, before: Optional[Drive], adopted: Mapping[str, str]) -> Optional[str]:
+    if before is not None and not before.absent:
+        return before.identity
+    return adopted.get(drive.copy_name)
+
+
+def _tombstone(
+    drive: Drive,
+    before: Optional[Drive],
+    holdings: Holdings,
+    new_identity: Callable[[], str],
+) -> Drive:
+    """Return the tombstone with what is known of the drive: deleting its copies needs their identity."""
+    spec = before.spec if before is not None else drive.spec
+    if before is not None and before.absent:
+        identity = before.identity
+    else:
+        # Whoever names an orphan in a tombstone means the copy that is here, not a later drive without one.
+        here = [found.identity for found in holdings.of(drive.copy_name)]
+        recorded = before.identity if before is not None else new_identity()
+        identity = here[0] if here and recorded not in here else recorded
+    return Drive(drive.workspace, drive.metadata, spec, identity, "absent", drive.force)
+
+
+def _belongs_to_another(entry: Entry, other: Drive) -> Refusal:
+    if other.manager and entry["state"] == "absent":
+        return managed_refusal(other.name, other.manager)
+    owner = f"is managed by {other.manager}" if other.manager else f"is a drive of workspace {other.workspace} itself"
+    return Refusal(f"drive {other.name}", f"the name {owner}", "choose another name")
+
+
+def _check_change(before: Drive, after: Drive, holdings: Holdings) -> None:
+    """Refuse to change what a copy means while there is one: its content would be hidden, or become nobody's."""
+    if before.spec is None or after.spec is None or not before.placed or (after.placed and before.path == after.path):
+        return
+    present = holdings.of(after.copy_name)
+    if not present and not holdings.unseen:
+        return
+    holds = f"holds a copy of it at {present[0].path}" if present else f"may hold a copy of it ({holdings.unseen[0]})"
+    change = (
+        f"the folder inside it changes from {_folder(before.path)} to {_folder(after.path)}"
+        if after.placed
+        else f"it becomes {kind(after.spec)}"
+    )
+    raise Refusal(
+        f"drive {after.workspace}/{after.name}",
+        f"{change}, and this host {holds}",
+        "delete it first (state: absent), or give the new drive another name",
+    )
+
+
+def _folder(path: str) -> str:
+    return path or "the whole drive"

@@ -1,0 +1,435 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Drives as they are declared: every field and rule of Astraeus's drives, checked as a whole list, defaults filled in.
+
+Nothing here looks at a host. The bodies are those of Astraeus's API (``metadata`` and ``spec``), with two fields
+beside them: ``state`` (``absent`` makes the entry a tombstone) and ``force``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Optional
+
+from .errors import Refusal, quoted
+from .paths import check_path, check_relative
+
+Entry = dict[str, Any]
+"""One drive of a list: ``metadata``, ``spec`` (None in a tombstone without one), ``state``, ``force``."""
+
+PLACED = "placed"
+ON_ONE_MACHINE = ""
+SHARED = "shared"
+SCRATCH = "local-any"
+_KINDS = {
+    PLACED: "a drive kept on the machines' data locations",
+    ON_ONE_MACHINE: "a drive on one machine",
+    SHARED: "a shared filesystem",
+    SCRATCH: "scratch on each machine",
+}
+
+TRANSPORTS = ("Auto", "RDMA", "TCP", "Local")
+MODES = ("ReadOnly", "ReadWrite")
+STATES = ("present", "absent")
+
+_ENTRY_FIELDS = ("metadata", "spec", "state", "force")
+_METADATA_FIELDS = ("name", "labels")
+_SPEC_FIELDS = (
+    "sources",
+    "transport",
+    "evictable",
+    "size_hint_bytes",
+    "fill",
+    "permissions",
+    "idle_ttl_seconds",
+    "managed_by",
+)
+_SOURCE_FIELDS = ("node_scope", "node", "path", "mount_path", "mode", "eligible_nodes")
+_PERMISSION_FIELDS = ("create", "owner_uid", "owner_gid", "dir_mode", "apply", "recursive")
+_TEMPLATE_FIELDS = ("image", "command", "args")
+_TEMPLATE_REFUSED = {
+    "datavolume_refs": "a fill may not have drives of its own: it sees the copy at /drive",
+    "external_accesses": "a fill may not have external accesses of its own",
+    "requested_resources": "a fill has no resources of its own",
+}
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_NAME_RULE = (
+    "only lowercase letters, digits and hyphens, no dot, a letter or digit at both ends, at most 63 characters"
+)
+_DIR_MODE = re.compile(r"[0-7]{3,4}", re.ASCII)
+_LARGEST_ID = 2**32 - 2
+_LARGEST = 2**63 - 1
+
+
+class Problems(Refusal):
+    """Everything that is wrong with a list of drives, each problem on a line of its own."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("", "\n".join(self.problems))
+
+
+def check_name(value: Any, name: str) -> str:
+    """Return *value* when it can name a workspace or a drive: together they name a copy's directory."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise Refusal(name, f"{_shown(value)} is not a name", _NAME_RULE)
+    return value
+
+
+def copy_name(workspace: str, drive: str) -> str:
+    """Return the name of the directory that holds a host's copy of a placed drive."""
+    return f"{workspace}.{drive}"
+
+
+def split_copy_name(value: Any, name: str = "copy") -> tuple[str, str]:
+    """Return workspace and drive of a copy name, or refuse it."""
+    workspace, dot, drive = value.partition(".") if isinstance(value, str) else ("", "", "")
+    if not (dot and _NAME.fullmatch(workspace) and _NAME.fullmatch(drive)):
+        raise Refusal(name, f"{_shown(value)} is not of the form <workspace>.<drive>", f"each has {_NAME_RULE}")
+    return workspace, drive
+
+
+def is_placed(spec: Optional[Mapping[str, Any]]) -> bool:
+    """Return whether a checked spec is that of a drive kept on the machines' data locations."""
+    return spec is not None and any(source["node_scope"] == PLACED for source in spec["sources"])
+
+
+def kind(spec: Mapping[str, Any]) -> str:
+    """Return in words what a checked spec is: the kind of its first source."""
+    return _KINDS[spec["sources"][0]["node_scope"]]
+
+
+def check_lists(workspaces: Any, machines: Optional[Collection[str]] = None) -> dict[str, list[Entry]]:
+    """Return the checked drives of several workspaces by workspace, or refuse with everything that is wrong in them.
+
+    :param workspaces: a list of ``{"name": ..., "drives": [...]}``
+    :param machines: the hosts that there are; with it, a source that names another one is refused
+    """
+    problems: list[str] = []
+    found: dict[str, list[Entry]] = {}
+    if not isinstance(workspaces, list):
+        raise Problems(["workspaces: must be a list"])
+    for index, value in enumerate(workspaces):
+        where = f"workspaces[{index}]"
+        one = _Fields(value, where, problems, ("name", "drives"))
+        try:
+            name = check_name(one.value("name"), f"{where}.name")
+        except Refusal as error:
+            problems.append(str(error))
+            continue
+        if name in found:
+            problems.append(f"{where}.name: {quoted(name)} is there twice; make one list of both")
+            continue
+        if one.value("drives") is None:
+            problems.append(f"{where}.drives: required; an empty list is a complete list too")
+        found[name] = []
+        try:
+            found[name] = check_drives(one.items("drives"), machines, f"workspace {name}: drives")
+        except Problems as error:
+            problems.extend(error.problems)
+    if problems:
+        raise Problems(problems)
+    return found
+
+
+def check_drives(value: Any, machines: Optional[Collection[str]] = None, name: str = "drives") -> list[Entry]:
+    """Return a workspace's complete list of drives, checked and with defaults filled in.
+
+    :param machines: the hosts that there are; with it, a source that names another one is refused
+    :raises Problems: everything that is wrong with the list, at once
+    """
+    if not isinstance(value, list):
+        raise Problems([f"{name}: must be a list of drives"])
+    problems: list[str] = []
+    entries = []
+    seen: dict[str, int] = {}
+    for index, item in enumerate(value):
+        entry = _entry(item, f"{name}[{index}]", problems, machines)
+        drive = entry["metadata"]["name"]
+        if drive and drive in seen:
+            problems.append(f"{name}[{index}] ({drive}): metadata.name: is the name of {name}[{seen[drive]}] already")
+        seen.setdefault(drive, index)
+        entries.append(entry)
+    if problems:
+        raise Problems(problems)
+    return entries
+
+
+def _entry(value: Any, where: str, problems: list[str], machines: Optional[Collection[str]]) -> Entry:
+    found: list[str] = []
+    fields = _Fields(value, "", found, _ENTRY_FIELDS)
+    metadata = fields.inner("metadata", _METADATA_FIELDS)
+    name = ""
+    try:
+        name = check_name(metadata.value("name"), "metadata.name")
+    except Refusal as error:
+        if isinstance(value, Mapping):
+            found.append("metadata.name: required" if metadata.value("name") is None else str(error))
+    state = fields.choice("state", STATES, "present")
+    force = fields.boolean("force")
+    if force and state != "absent":
+        fields.add("force", "only a drive with state: absent can be forced")
+    spec = None
+    if isinstance(value, Mapping) and (state == "present" or fields.value("spec") is not None):
+        spec = _spec(fields.inner("spec", _SPEC_FIELDS), machines)
+    label = f"{where} ({name})" if name else where
+    problems.extend(f"{label}: {problem}" for problem in found)
+    return {
+        "metadata": {"name": name, "labels": metadata.texts("labels")},
+        "spec": spec,
+        "state": state,
+        "force": force,
+    }
+
+
+def _spec(fields: _Fields, machines: Optional[Collection[str]]) -> dict[str, Any]:
+    sources = [
+        _source(_Fields(item, fields.path(f"sources[{index}]"), fields.problems, _SOURCE_FIELDS), machines)
+        for index, item in enumerate(fields.items("sources"))
+    ]
+    scopes = [source["node_scope"] for source in sources]
+    placed = PLACED in scopes
+    unclear = None in scopes  # a misspelt kind is one problem, not several
+    if not sources and isinstance(fields.value("sources") or [], list):
+        fields.add("sources", "required; at least one source")
+    if placed and len(sources) > 1:
+        fields.add("sources", "a placed drive has exactly one source")
+    spec = {
+        "sources": sources,
+        "transport": fields.choice("transport", TRANSPORTS, "Auto"),
+        "evictable": fields.boolean("evictable"),
+        "size_hint_bytes": fields.integer("size_hint_bytes"),
+        "permissions": _permissions(fields.inner("permissions", _PERMISSION_FIELDS)),
+        "idle_ttl_seconds": fields.integer("idle_ttl_seconds"),
+    }
+    if spec["transport"] != "Auto" and ON_ONE_MACHINE not in scopes and not unclear:
+        fields.add("transport", "only a drive on one machine is reached over the network; leave it out")
+    if spec["evictable"] and not placed and not unclear:
+        fields.add("evictable", "only a drive kept on the machines' data locations can be evictable")
+    if spec["size_hint_bytes"] and not placed and not unclear:
+        fields.add("size_hint_bytes", "only a drive kept on the machines' data locations has an expected size")
+    if fields.value("fill") is not None:
+        spec["fill"] = _fill(fields.inner("fill", ("template",)))
+        if not placed and not unclear:
+            fields.add("fill", "only a drive kept on the machines' data locations can be filled")
+    if fields.value("managed_by") is not None:
+        fields.add("managed_by", "the field is set by Stowage only, never through the API")
+    return spec
+
+
+def _source(fields: _Fields, machines: Optional[Collection[str]]) -> dict[str, Any]:
+    scope: Optional[str] = fields.choice("node_scope", tuple(_KINDS), ON_ONE_MACHINE)
+    if fields.value("node_scope") not in (None, *_KINDS):
+        scope = None
+    node = fields.text("node")
+    eligible = [fields.text_of(item, f"eligible_nodes[{i}]") for i, item in enumerate(fields.items("eligible_nodes"))]
+    if node and scope == PLACED:
+        fields.add("node", "must be empty for a placed drive: each machine keeps its own copy")
+    if node and scope == SCRATCH:
+        fields.add("node", "must be empty for scratch: it is on whichever machine runs the worker")
+    if not node and scope == ON_ONE_MACHINE and fields.is_mapping:
+        fields.add("node", "required for a drive on one machine: name the machine that holds the data")
+    for index, machine in enumerate(eligible):
+        if machine and machine in eligible[:index]:
+            fields.add(f"eligible_nodes[{index}]", f"{_shown(machine)} is there twice")
+    if machines is not None:
+        for key, machine in [("node", node), *((f"eligible_nodes[{i}]", item) for i, item in enumerate(eligible))]:
+            if machine and machine not in machines:
+                fields.add(key, f"{_shown(machine)} is not a machine of this inventory{_near(machine, machines)}")
+    return {
+        "node_scope": scope,
+        "node": node,
+        "path": _source_path(fields, scope),
+        "mount_path": fields.checked("mount_path", check_path) if fields.value("mount_path") not in (None, "") else "",
+        "mode": fields.choice("mode", MODES, "ReadOnly"),
+        "eligible_nodes": eligible,
+    }
+
+
+def _source_path(fields: _Fields, scope: Optional[str]) -> str:
+    if scope is None:
+        return ""
+    if scope == PLACED:
+        return fields.checked("path", check_relative) if fields.value("path") is not None else ""
+    if fields.value("path") is None and fields.is_mapping:
+        fields.add("path", "required")
+    return fields.checked("path", check_path) if fields.value("path") is not None else ""
+
+
+def _permissions(fields: _Fields) -> dict[str, Any]:
+    permissions: dict[str, Any] = {"create": fields.boolean("create")}
+    for key in ("owner_uid", "owner_gid"):
+        if fields.value(key) is not None:
+            permissions[key] = fields.integer(key, _LARGEST_ID)
+    for key in ("apply", "recursive"):
+        if fields.value(key) is not None:
+            permissions[key] = fields.boolean(key)
+    mode = fields.value("dir_mode")
+    if mode is not None:
+        if not isinstance(mode, str) or not _DIR_MODE.fullmatch(mode):
+            fields.add("dir_mode", f'{_shown(mode)} is not a mode; write octal digits in quotes, such as "0755"')
+        else:
+            permissions["dir_mode"] = mode
+    return permissions
+
+
+def _fill(fields: _Fields) -> dict[str, Any]:
+    template = fields.inner("template", (*_TEMPLATE_FIELDS, *_TEMPLATE_REFUSED))
+    for key, rule in _TEMPLATE_REFUSED.items():
+        if template.value(key) is not None:
+            template.add(key, f"{rule}; leave it out")
+    if template.value("image") in (None, "") and template.is_mapping:
+        template.add("image", "required: the container image that fills a copy")
+    args = [template.text_of(item, f"args[{index}]") for index, item in enumerate(template.items("args"))]
+    return {"template": {"image": template.text("image"), "command": template.text("command"), "args": args}}
+
+
+class _Fields:
+    """One mapping under check. Whatever is wrong is added to the problems, and a default stands in for it.
+
+    A field that is null counts as left out, as it does in Astraeus's API.
+    """
+
+    def __init__(self, value: Any, path: str, problems: list[str], known: Iterable[str]) -> None:
+        self.is_mapping = isinstance(value, Mapping)
+        self.problems = problems
+        self._path = path
+        self._value: Mapping[Any, Any] = value if isinstance(value, Mapping) else {}
+        if not self.is_mapping:
+            problems.append(": ".join(filter(None, (path, f"{_shown(value)} must be a dictionary"))))
+        known = tuple(known)
+        for key in self._value:
+            if key not in known:
+                problems.append(": ".join((self.path(_plain(key)), f"unknown field{_near(key, known)}")))
+
+    def path(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path else key
+
+    def add(self, key: str, rule: str) -> None:
+        self.problems.append(f"{self.path(key)}: {rule}")
+
+    def value(self, key: str) -> Any:
+        return self._value.get(key)
+
+    def inner(self, key: str, known: Iterable[str]) -> _Fields:
+        value = self.value(key)
+        return _Fields({} if value is None else value, self.path(key), self.problems, known)
+
+    def items(self, key: str) -> list[Any]:
+        value = self.value(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.add(key, f"{_shown(value)} must be a list")
+            return []
+        return value
+
+    def text(self, key: str) -> str:
+        value = self.value(key)
+        return "" if value in (None, "") else self.text_of(value, key)
+
+    def text_of(self, value: Any, key: str) -> str:
+        if not isinstance(value, str):
+            self.add(key, f"{_shown(value)} must be a string")
+        elif not value:
+            self.add(key, "may not be empty")
+        elif not value.isprintable():
+            self.add(key, f"{_shown(value)} may not contain control characters")
+        else:
+            return value
+        return ""
+
+    def texts(self, key: str) -> dict[str, str]:
+        value = self.value(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping) or not all(
+            isinstance(part, str) and part.isprintable() for pair in value.items() for part in pair
+        ):
+            self.add(key, "must be a dictionary of printable strings; put quotes around numbers")
+            return {}
+        return dict(value)
+
+    def boolean(self, key: str) -> bool:
+        value = self.value(key)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        self.add(key, f"{_shown(value)} must be true or false")
+        return False
+
+    def integer(self, key: str, largest: int = _LARGEST) -> int:
+        value = self.value(key)
+        if value is None:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
+            self.add(key, f"{_shown(value)} must be a whole number from 0 to {largest}")
+            return 0
+        return value
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        value = self.value(key)
+        if value is None:
+            return default
+        if not isinstance(value, str) or value not in choices:
+            listed = ", ".join(choice or '""' for choice in choices)
+            near = _near(value, [choice for choice in choices if choice])
+            self.add(key, f"{_shown(value)} is not one of {listed}{near}")
+            return default
+        return value
+
+    def checked(self, key: str, check: Callable[[Any, str], str]) -> str:
+        value = self.value(key)
+        if isinstance(value, str) and not _encodable(value):
+            self.add(key, f"{_shown(value)} is not a file name")
+            return ""
+        try:
+            return check(value, self.path(key))
+        except Refusal as error:
+            self.problems.append(str(error))
+            return ""
+
+
+def _encodable(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= 40 else _shown(value)
+
+
+def _shown(value: Any) -> str:
+    """Return *value* as a message shows it: short and on one line, whatever it is."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        text = value if len(value) <= 80 else value[:80] + "…"
+        return quoted(text) if _encodable(text) else ascii(text)
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**64):
+        return repr(value)
+    if isinstance(value, int):
+        return "a number above 2^64"
+    return "a list" if isinstance(value, list) else "a dictionary" if isinstance(value, Mapping) else "this value"
+
+
+def _near(value: Any, known: Iterable[str]) -> str:
+    """Return a question for the name that was probably meant, or nothing."""
+    if not isinstance(value, str) or len(value) > 80:
+        return ""
+    by_lower = {name.lower(): name for name in known}
+    matches = difflib.get_close_matches(value.lower(), list(by_lower), n=1)
+    return f"; did you mean {by_lower[matches[0]]}?" if matches else ""
+
+
+def managed_refusal(name: str, manager: str) -> Refusal:
+    """Return the refusal to change a drive that belongs to another object, as ``model/llama``."""
+    return Refusal("DATAVOLUME_MANAGED", f"drive {name} is managed by {manager}", f"delete {manager} instead")
