@@ -1,0 +1,288 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Going through a directory tree by descriptors, however deep it is and whoever changes it meanwhile.
+
+    for directory in Walk(root_fd, report):
+        for entry in directory.files():
+            ...
+
+visits `root_fd` and every directory below it, parents first. It never follows a symbolic link, never goes through
+`..` and never enters what is mounted below (a btrfs subvolume is no mount and belongs to the tree). `files()` gives
+everything that is no directory as `os.DirEntry`: names are text with `surrogateescape`, so that `os.fsencode` gives
+the exact bytes back. `directory.fd` and the entries are good until the next directory is asked for.
+
+Only about 64 levels and some check points are held open, 320 descriptors at most. A level that was closed is opened
+again from the nearest level still held, name by name, and each must be the device and inode that it was before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from itertools import islice
+from typing import Callable, Iterator, Optional
+
+from .errors import printable
+from .syscalls import open_beneath
+
+# How many of the latest levels stay open, and into how many parts a way back is cut by check points.
+_WINDOW = 64
+_CHECK_POINTS = 256
+
+# A directory file of this size has some 10^4 entries. Reading inodes in the order of names then reads the inode
+# tables again and again when memory is short, so entries are sorted by inode, as many at a time as memory allows.
+_LARGE_DIRECTORY = 512 * 1024
+_BATCH = 32768
+
+# Between listing a name and opening it the owner may remove it or put something else there: no problem of ours.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in a tree that was not visited. A mount below is left out on purpose, all else is missing."""
+
+    path: str
+    what: str
+    missing: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+class _Level:
+    """A directory on the way from the root to where the walk is."""
+
+    __slots__ = ("name", "dev", "ino", "fd", "kept", "waiting")
+
+    def __init__(self, name: str, fd: int, status: os.stat_result) -> None:
+        self.name = name
+        self.dev = status.st_dev
+        self.ino = status.st_ino
+        self.fd: Optional[int] = fd
+        self.kept = False  # a check point: stays open when it is far above
+        self.waiting: list[str] = []
+
+
+class Directory:
+    """One visited directory."""
+
+    __slots__ = ("fd", "status", "_walk", "_waiting", "_listed")
+
+    def __init__(self, fd: int, status: os.stat_result, walk: Walk, waiting: list[str]) -> None:
+        self.fd = fd
+        self.status = status
+        self._walk = walk
+        self._waiting = waiting
+        self._listed = False
+
+    def files(self) -> Iterator[os.DirEntry[str]]:
+        """Everything in it that is no directory; the directories are remembered and visited later."""
+        self._listed = True
+        waiting = self._waiting
+        try:
+            with os.scandir(self.fd) as entries:
+                ordered = _by_inode(entries) if self.status.st_size >= _LARGE_DIRECTORY else entries
+                for entry in ordered:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.name)
+                    else:
+                        yield entry
+        except OSError as error:
+            self._walk.problem(error)
+
+    def finish(self) -> None:
+        """Lists it when nobody has, so that the directories below are known."""
+        if not self._listed:
+            for _entry in self.files():
+                pass
+
+
+def _by_inode(entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+    while True:
+        batch = list(islice(entries, _BATCH))
+        if not batch:
+            return
+        batch.sort(key=os.DirEntry.inode, reverse=True)
+        while batch:  # an entry keeps what stat returned: let go of each at once
+            yield batch.pop()
+
+
+class Walk:
+    """The walk through one tree; iterate over it once.
+
+    `report` is told each problem. `leaving(parent_fd, name)`, when given, is called for each directory below the
+    root after everything in it was visited; when it returns true the directory is visited once more.
+    """
+
+    def __init__(
+        self,
+        root_fd: int,
+        report: Callable[[Problem], None],
+        leaving: Optional[Callable[[int, str], bool]] = None,
+        prefix: str = "",
+    ) -> None:
+        self._report = report
+        self._leaving = leaving
+        self._prefix = prefix
+        self._levels = [_Level("", root_fd, os.fstat(root_fd))]
+        self._check_points: list[int] = []
+
+    def __iter__(self) -> Iterator[Directory]:
+        root = self._levels[0]
+        assert root.fd is not None
+        visited: Optional[Directory] = Directory(root.fd, os.fstat(root.fd), self, root.waiting)
+        try:
+            while True:
+                if visited is not None:
+                    yield visited
+                    visited.finish()
+                waiting = self._levels[-1].waiting
+                visited = None
+                if waiting:
+                    visited = self._enter(waiting.pop())
+                elif len(self._levels) > 1:
+                    self._leave()
+                else:
+                    return
+        finally:
+            self._forget(1)
+
+    def path(self, name: str = "") -> str:
+        """Where the walk is, for messages; the middle of a very long path is left out."""
+        names = [level.name for level in self._levels[1:]] + ([name] if name else [])
+        if len(names) > 16:
+            names = names[:8] + [f"({len(names) - 16} more)"] + names[-8:]
+        path = "/".join(names)
+        return printable("/".join(part for part in (self._prefix, path) if part) or ".")
+
+    def problem(self, error: OSError, name: str = "") -> None:
+        """Reports what the kernel refused, at `name` in the present directory or at the directory itself."""
+        self._report(Problem(self.path(name), os.strerror(error.errno or errno.EIO)))
+
+    def split(self) -> Optional[tuple[int, str]]:
+        """Gives away one directory that waits to be visited: its descriptor, for the caller to close, and its path.
+
+        Taken high in the tree, where most is below it, and only when another one is left for this walk.
+        """
+        first = max(0, len(self._levels) - _WINDOW)
+        candidates = [level for level in islice(self._levels, first, None) if level.waiting and level.fd is not None]
+        if sum(len(level.waiting) for level in candidates) < 2:
+            return None
+        level = candidates[0]
+        name = level.waiting.pop()
+        here = self._levels
+        self._levels = here[: here.index(level) + 1]
+        try:
+            assert level.fd is not None
+            return self._open(level.fd, name)[0], self.path(name)
+        except OSError as error:
+            self._refused(error, name)
+            return None
+        finally:
+            self._levels = here
+
+    @staticmethod
+    def _open(parent_fd: int, name: str) -> tuple[int, os.stat_result]:
+        fd = open_beneath(parent_fd, os.fsencode(name))
+        try:
+            return fd, os.fstat(fd)
+        except OSError:
+            os.close(fd)
+            raise
+
+    def _refused(self, error: OSError, name: str) -> None:
+        if error.errno == errno.EXDEV:
+            self._report(Problem(self.path(name), "another filesystem is mounted there", missing=False))
+        elif error.errno not in _GONE:
+            self.problem(error, name)
+
+    def _enter(self, name: str) -> Optional[Directory]:
+        parent_fd = self._descriptor()
+        if parent_fd is None:
+            return None
+        try:
+            fd, status = self._open(parent_fd, name)
+        except OSError as error:
+            self._refused(error, name)
+            return None
+        levels = self._levels
+        levels.append(_Level(name, fd, status))
+        far = len(levels) - 1 - _WINDOW
+        if far > 0 and not levels[far].kept:
+            self._close(levels[far])
+        return Directory(fd, status, self, levels[-1].waiting)
+
+    def _leave(self) -> None:
+        name = self._levels[-1].name
+        self._forget(len(self._levels) - 1)
+        if self._leaving is None:
+            return
+        parent_fd = self._descriptor()
+        if parent_fd is not None and self._leaving(parent_fd, name):
+            self._levels[-1].waiting.append(name)
+
+    def _descriptor(self) -> Optional[int]:
+        """The descriptor of the present level, opened again when it was closed.
+
+        None when a level on the way is no longer what it was: that level and all below it are given up.
+        """
+        levels = self._levels
+        target = len(levels) - 1
+        if levels[target].fd is not None:
+            return levels[target].fd
+        held = target - 1
+        while levels[held].fd is None:
+            held -= 1
+        stride = -(-(target - held) // _WINDOW)
+        for depth in range(held + 1, target + 1):
+            above, level = levels[depth - 1], levels[depth]
+            if not self._reopen(above, level):
+                return None
+            if depth == target or (depth - held) % stride == 0:
+                level.kept = True
+                self._check_points.append(depth)
+            if depth - 1 > held and not above.kept:
+                self._close(above)
+        self._thin_out()
+        return levels[target].fd
+
+    def _reopen(self, above: _Level, level: _Level) -> bool:
+        assert above.fd is not None
+        what = "was moved or replaced while it was visited"
+        try:
+            level.fd, status = self._open(above.fd, level.name)
+            if (status.st_dev, status.st_ino) == (level.dev, level.ino):
+                return True
+        except OSError as error:
+            if error.errno not in _GONE:
+                what = os.strerror(error.errno or errno.EIO)
+        depth = self._levels.index(level)
+        self._forget(depth + 1)
+        self._report(Problem(self.path(), what))
+        self._forget(depth)
+        return False
+
+    def _thin_out(self) -> None:
+        """Keeps the number of descriptors bounded whatever the shape of the tree."""
+        points = self._check_points
+        if len(points) > _CHECK_POINTS:
+            for depth in points[:-1:2]:
+                self._levels[depth].kept = False
+                self._close(self._levels[depth])
+            self._check_points = points[1:-1:2] + points[-1:]
+
+    def _forget(self, depth: int) -> None:
+        """Drops the levels from `depth` on."""
+        while len(self._levels) > depth:
+            self._close(self._levels.pop())
+        while self._check_points and self._check_points[-1] >= depth:
+            self._check_points.pop()
+
+    @staticmethod
+    def _close(level: _Level) -> None:
+        if level.fd is not None:
+            os.close(level.fd)
+            level.fd = None
