@@ -1,4 +1,4 @@
-#!/bin/bash
+#!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-3.0-or-later
 # usage: venv.sh DIRECTORY REQUIREMENTS
 # Makes a virtual environment that holds exactly the pinned REQUIREMENTS, unless it already does.
