@@ -85,12 +85,15 @@ class Disks:
         name = self._by_path.get(path)
         return self.devices[name] if name is not None else None
 
+    def stack(self, name: str) -> FrozenSet[str]:
+        """Return device *name* and every device that it is on, directly or not."""
+        parents = (parent for parent in self.devices[name].parents if parent in self.devices)
+        return frozenset((name,)).union(*(self.stack(parent) for parent in parents))
+
     def under(self, name: str) -> FrozenSet[str]:
         """Return the disks, each without anything below it, that device *name* is on."""
-        parents = [parent for parent in self.devices[name].parents if parent in self.devices]
-        if not parents:
-            return frozenset((name,))
-        return frozenset().union(*(self.under(parent) for parent in parents))
+        stack = self.stack(name)
+        return frozenset(each for each in stack if stack.isdisjoint(self.devices[each].parents))
 
     def kind(self, name: str) -> str:
         """Return the word for device *name*."""

@@ -46,7 +46,8 @@ class Filesystem:
     """Every mount point."""
     kind: str
     """The word for its disk, or ``shared``."""
-    device: str
+    devices: Tuple[str, ...]
+    """The names of the block devices that it is on; none where sysfs does not tell, as for ZFS."""
     disks: FrozenSet[str]
     """The names of the disks under it; what stands for them (a ZFS pool) where sysfs does not tell."""
     uuid: Optional[str]
@@ -111,7 +112,7 @@ def _by_device(mounts: Sequence[Mount]) -> Dict[str, List[Mount]]:
 
 def _shared(group: Sequence[Mount], answer: Answer) -> Filesystem:
     points = tuple(mount.point for mount in group)
-    return Filesystem(group[0], points, SHARED, group[0].source, frozenset(), None, answer, folder="")
+    return Filesystem(group[0], points, SHARED, (), frozenset(), None, answer, folder="")
 
 
 def _local(group: Sequence[Mount], mounts: Sequence[Mount], disks: Disks, sys: str) -> Filesystem:
@@ -122,8 +123,8 @@ def _local(group: Sequence[Mount], mounts: Sequence[Mount], disks: Disks, sys: s
         mount=mount,
         points=tuple(each.point for each in group),
         kind=_kind(devices, disks),
-        device=disks.devices[devices[0]].path if len(devices) == 1 else mount.source,
-        disks=_at_the_bottom(devices, disks, mounts) or frozenset((f"{mount.fstype} {mount.source.split('/')[0]}",)),
+        devices=tuple(devices),
+        disks=at_the_bottom(devices, disks, mounts) or frozenset((f"{mount.fstype} {mount.source.split('/')[0]}",)),
         uuid=uuid,
         answer=answer,
         folder=_folder(mount, mounts),
@@ -203,7 +204,7 @@ def _in_words(error: OSError) -> str:
 
 
 def _devices(mount: Mount, uuid: Optional[str], disks: Disks, sys: str) -> List[str]:
-    """Return the devices that a local filesystem is on; none where the system does not tell, as for ZFS."""
+    """Return the devices that a local filesystem is on."""
     device = disks.of_number(mount.device)
     if device is not None:
         return [device.name]
@@ -230,7 +231,7 @@ def _kind(devices: Sequence[str], disks: Disks) -> str:
     return RAID if len(devices) > 1 and len(under) > 1 else disks.kind(devices[0])
 
 
-def _at_the_bottom(devices: Iterable[str], disks: Disks, mounts: Sequence[Mount]) -> FrozenSet[str]:
+def at_the_bottom(devices: Iterable[str], disks: Disks, mounts: Sequence[Mount]) -> FrozenSet[str]:
     """Return the disks under *devices*. An image whose file is on this host is on that file's disk."""
     found: Set[str] = set()
     for disk in {disk for name in devices for disk in disks.under(name)}:

@@ -66,7 +66,7 @@ def addresses() -> List[Address]:
 
 def parse_addresses(answer: bytes, names: Mapping[int, str]) -> Tuple[bool, List[Address]]:
     """Return whether one datagram of the kernel's *answer* was the last, and the addresses in it."""
-    found = []
+    found: List[Address] = []
     offset = 0
     while offset + _HEADER.size <= len(answer):
         length, kind, _flags, _sequence, _port = _HEADER.unpack_from(answer, offset)

@@ -1,0 +1,231 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that Stowage has on a host, read for a report: what cannot be read is a problem to tell, not an end.
+
+Nothing is asked of a filesystem that other hosts see too; what the daemon last found out about it is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Dict, List, Optional, Tuple, TypeVar
+
+from . import data_locations, drive_records, records
+from .data_locations import DRIVES, DataLocation
+from .errors import StowageError, printable
+from .mounts import Mount, is_shared, of_path
+from .places import Places
+from .sizes import Space
+from .syscalls import open_beneath
+
+Report = Dict[str, Any]
+Value = TypeVar("Value")
+
+_UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
+
+
+class Objects:
+    """Reads the objects of one host."""
+
+    def __init__(self, places: Places, mounts: Sequence[Mount], units: Sequence[str] = _UNITS) -> None:
+        self._places = places
+        self._mounts = mounts
+        self._units = units
+        self.problems: List[str] = []
+        """What could not be read, or is not as it was declared: one line each."""
+
+    def read(self) -> Report:
+        """Return all objects by kind; see RETURN of the module ``storage_facts``."""
+        location = self._try(lambda: data_locations.load(self._places), None)
+        former: List[DataLocation] = self._try(lambda: data_locations.load_former(self._places), [])
+        present: Optional[List[str]] = None
+        report: Optional[Report] = None
+        if location is not None:
+            report, present = self._data_location(location)
+        copies = self._copies(present)
+        if report is not None:
+            report["used_bytes"] = _sum(copies)
+        return {
+            "layout": self._layout(),
+            "data_location": report,
+            "former_data_locations": [{"path": one.path, "left": one.left} for one in former],
+            "drives": self._drives(),
+            "copies": copies,
+            "leases": self._leases(),
+            "daemon": self._daemon(),
+        }
+
+    def _try(self, read: Callable[[], Value], otherwise: Value) -> Value:
+        try:
+            return read()
+        except StowageError as error:
+            self.problems.append(str(error))
+        except OSError as error:
+            self.problems.append(f"{printable(error.filename or '')}: {error.strerror or error}")
+        return otherwise
+
+    def _record(self, path: str) -> Mapping[str, Any]:
+        """Return a record, empty when there is none or it cannot be read."""
+        return self._try(lambda: records.read(path), None) or {}
+
+    # -- The data location and its copies
+
+    def _data_location(self, location: DataLocation) -> Tuple[Report, Optional[List[str]]]:
+        """Return the report on the data location, and the names of the copies in it (None: cannot be looked at)."""
+        report: Report = {
+            "path": location.path,
+            "max_bytes": location.max_bytes,
+            "host": location.host,
+            "identity": location.identity,
+            "filesystem": location.filesystem.to_json(),
+            "available": False,
+            "size_bytes": None,
+            "free_bytes": None,
+        }
+        mount = of_path(location.path, self._mounts)
+        if is_shared(mount.fstype):
+            self.problems.append(f"data location {location.path}: a shared filesystem ({mount.fstype}) is there now")
+            return report, None
+        fd = self._try(lambda: data_locations.open_verified(location, self._mounts), None)
+        if fd is None:
+            return report, None
+        try:
+            space = Space.of(fd)
+            report.update(available=True, size_bytes=space.size, free_bytes=space.avail)
+            return report, self._try(lambda: _directories(fd, DRIVES), None)
+        finally:
+            os.close(fd)
+
+    def _copies(self, present: Optional[Sequence[str]]) -> Dict[str, Report]:
+        """Return the copies that are in the data location, and those that only a record remembers."""
+        found = {}
+        measured = {name: self._record(path) for name, path in _records(self._places.copies_dir).items()}
+        for name in sorted({*measured, *(present or ())}):
+            record = measured.get(name, {})
+            found[printable(name)] = {
+                "present": None if present is None else name in present,
+                "workspace": record.get("workspace", name.partition(".")[0]),
+                "drive": record.get("drive", name.partition(".")[2]),
+                "identity": record.get("identity"),
+                "bytes": record.get("bytes"),
+                "allocated": record.get("allocated"),
+                "files": record.get("files"),
+                "complete": record.get("complete", False),
+                "measured": record.get("measured"),
+                "last_used": record.get("last_used"),
+            }
+        return found
+
+    # -- What is declared
+
+    def _layout(self) -> Optional[Report]:
+        value = self._record(self._places.layout_json)
+        if not value:
+            return None
+        return {
+            "root": value.get("root"),
+            "volume_root": value.get("volume_root"),
+            "environment_prefix": value.get("environment_prefix"),
+            "locations": {name: self._location(name, one) for name, one in sorted(value.get("locations", {}).items())},
+        }
+
+    def _location(self, name: str, declared: Mapping[str, Any]) -> Report:
+        measured = self._record(os.path.join(self._places.locations_dir, f"{name}.json"))
+        return {
+            "path": declared.get("path"),
+            "override": declared.get("override", False),
+            "mount": printable(of_path(str(declared.get("path")), self._mounts).point),
+            "mounted": self._mounted(declared),
+            "bytes": measured.get("bytes"),
+            "files": measured.get("files"),
+            "complete": measured.get("complete", False),
+            "measured": measured.get("measured"),
+        }
+
+    def _mounted(self, declared: Mapping[str, Any]) -> Optional[bool]:
+        """Return whether something is mounted where the location says there must be; None where it does not say."""
+        point = declared.get("mount_point")
+        if not declared.get("require_mount") or not point:
+            return None
+        return any(mount.point == point for mount in self._mounts)
+
+    def _drives(self) -> Dict[str, List[Report]]:
+        """Return the drives by workspace: what tells them apart, not their whole bodies."""
+        workspaces: List[str] = self._try(lambda: drive_records.workspaces(self._places), [])
+        return {workspace: self._drives_of(workspace) for workspace in workspaces}
+
+    def _drives_of(self, workspace: str) -> List[Report]:
+        found = []
+        for drive in self._try(lambda: drive_records.load(self._places, workspace), None) or []:
+            spec = drive.spec or {}
+            found.append(
+                {
+                    "name": drive.name,
+                    "identity": drive.identity,
+                    "state": drive.state,
+                    "node_scope": [source.get("node_scope", "") for source in spec.get("sources", [])],
+                    "evictable": drive.evictable,
+                    "size_hint_bytes": spec.get("size_hint_bytes", 0),
+                }
+            )
+        return found
+
+    # -- What is going on
+
+    def _leases(self) -> List[Report]:
+        found = []
+        runs: List[str] = self._try(lambda: _subdirectories(self._places.pins_dir), [])
+        for run in runs:
+            for path in _records(os.path.join(self._places.pins_dir, run)).values():
+                lease = self._record(path)
+                fields = ("run", "worker", "copy", "sub_path", "mode", "state", "deadline", "created")
+                found.append({field: lease.get(field) for field in fields})
+        return found
+
+    def _daemon(self) -> Report:
+        """Return whether the daemon is installed and when it last ended a cycle."""
+        cycle = os.path.join(self._places.state_dir, "cycle.json")
+        try:
+            age: Optional[float] = round(max(0.0, time.time() - os.stat(cycle).st_mtime), 1)
+        except FileNotFoundError:
+            age = None  # not started since the host was
+        return {"installed": any(os.path.exists(unit) for unit in self._units), "last_cycle_age_s": age}
+
+
+def _sum(copies: Mapping[str, Mapping[str, Any]]) -> Optional[int]:
+    """Return the allocated bytes of all copies; None while one of them has not been measured: unknown is not zero."""
+    sizes = [copy["allocated"] for copy in copies.values() if copy["present"] is not False]
+    return None if None in sizes else sum(sizes)
+
+
+def _records(directory: str) -> Dict[str, str]:
+    """Return the paths of the records in *directory* by name."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return {}
+    return {
+        name[: -len(".json")]: os.path.join(directory, name)
+        for name in names
+        if name.endswith(".json") and not name.startswith(".")
+    }
+
+
+def _subdirectories(directory: str) -> List[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+
+
+def _directories(fd: int, name: bytes) -> List[str]:
+    """Return the directories in directory *name* below *fd*."""
+    inner = open_beneath(fd, name)
+    try:
+        with os.scandir(inner) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    finally:
+        os.close(inner)

@@ -1,0 +1,552 @@
+#!/usr/bin/python
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Report a host's disks, filesystems and networks, and everything that Stowage has on it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: storage_facts
+short_description: Report a host's disks, shared filesystems, networks and Stowage objects
+version_added: "0.1.0"
+author: Stowage contributors (@stowage)
+description:
+  - Reports the disks of a host in plain words, where they are mounted and how much room they have, and which of them to
+    recommend for the data location and why.
+  - Reports which filesystems are shared between hosts, the addresses and RDMA ports of the host, the tools of NFS, and
+    every object that Stowage has there, with its size.
+  - The facts are C(ansible_facts.stowage_storage). Their part C(compact) is what placement needs of a host, small
+    enough to be cached for a whole site.
+  - Works on a host that has nothing of Stowage yet, with nothing but Python.
+options:
+  labels:
+    description:
+      - What only an operator knows about the host and placement asks for, such as V(site), V(rack) and V(fabric). They
+        are part of the facts.
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    description: Does the same in check mode.
+    support: full
+  diff_mode:
+    description: There is never anything to show.
+    support: N/A
+  facts:
+    description:
+      - Returns C(ansible_facts). They are kept for the play, and between plays when a fact cache is configured.
+    support: full
+  platform:
+    description: Linux.
+    support: full
+    platforms: linux
+notes:
+  - Run it as root. Other users cannot read owner marks and the data location, and are told so by a warning.
+  - A shared filesystem whose servers are gone blocks whoever asks it. It is asked in a process of its own that is given
+    up after a quarter of a second, and reported with RV(ansible_facts.stowage_storage.filesystems[].answers=false).
+  - What cannot be read is reported in RV(ansible_facts.stowage_storage.problems) and as a warning. It never makes the
+    module fail, because then a host could not be looked at when that matters.
+seealso:
+  - module: stowage.host.data_location
+  - plugin: stowage.host.disk_table
+    plugin_type: filter
+"""
+
+EXAMPLES = r"""
+- name: Look at the storage of the host
+  stowage.host.storage_facts:
+
+- name: Show its disks, and which is recommended for the data location
+  ansible.builtin.debug:
+    msg: "{{ ansible_facts.stowage_storage | stowage.host.disk_table }}"
+
+- name: Say where the host is, for placement
+  stowage.host.storage_facts:
+    labels:
+      site: eu-west
+      rack: r12
+      fabric: ib-1
+
+- name: Stop when a shared filesystem does not answer
+  ansible.builtin.assert:
+    that: ansible_facts.stowage_storage.filesystems | rejectattr('answers') | length == 0
+    quiet: true
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: The facts, below the one name C(stowage_storage).
+  returned: always
+  type: dict
+  contains:
+    stowage_storage:
+      description: The storage of the host. All sizes are bytes.
+      returned: always
+      type: dict
+      contains:
+        gathered:
+          description: When the facts were gathered, in seconds since 1970.
+          returned: always
+          type: float
+          sample: 1764420000.25
+        disks:
+          description:
+            - The disks, mounted or not. RAID arrays are disks; partitions, LVM and LUKS volumes are not.
+          returned: always
+          type: list
+          elements: dict
+          contains:
+            name:
+              description: Its name in C(/dev).
+              type: str
+              sample: nvme0n1
+            device:
+              description: Its path.
+              type: str
+              sample: /dev/nvme0n1
+            kind:
+              description:
+                - V(NVMe SSD), V(SSD), V(RAID array), V(hard disk), V(network disk) (iSCSI, Fibre Channel, NVMe over
+                  fabrics, RBD, a cloud's volume), V(disk image) (a loop device), or V(disk) when the kernel does not
+                  tell.
+              type: str
+              sample: NVMe SSD
+            model:
+              description: What it calls itself, empty when it does not; of a RAID array, what its members do.
+              type: str
+              sample: SAMSUNG MZQL23T8HCLS-00A07
+            size_bytes:
+              description: Its size.
+              type: int
+              sample: 3840755982336
+            system_disk:
+              description:
+                - Whether it holds a filesystem mounted at C(/), C(/boot), C(/boot/efi), C(/efi), C(/usr) or C(/var).
+              type: bool
+              sample: false
+            mounts:
+              description: Where filesystems on it are mounted.
+              type: list
+              elements: str
+              sample: [/mnt/nvme0]
+            members:
+              description: The disks that a RAID array is made of.
+              type: list
+              elements: str
+              sample: []
+        filesystems:
+          description: The mounted filesystems that hold data, each once.
+          returned: always
+          type: list
+          elements: dict
+          contains:
+            mount:
+              description: Its mount point; of several, the shortest.
+              type: str
+              sample: /mnt/nvme0
+            mounts:
+              description: All its mount points.
+              type: list
+              elements: str
+              sample: [/mnt/nvme0]
+            fstype:
+              description: Its type.
+              type: str
+              sample: xfs
+            source:
+              description: What was mounted; of a shared filesystem that is its identity.
+              type: str
+              sample: /dev/nvme0n1p1
+            devices:
+              description: The block devices that it is on.
+              type: list
+              elements: str
+              sample: [/dev/nvme0n1p1]
+            uuid:
+              description: Its UUID, as the mounted filesystem itself tells it.
+              type: str
+              sample: 6267f304-b57c-4599-b0cb-689e5ec2ad84
+            options:
+              description: Its mount options.
+              type: list
+              elements: str
+              sample: [noatime, rw]
+            kind:
+              description: The word for the disk that it is on, or V(shared).
+              type: str
+              sample: NVMe SSD
+            shared:
+              description: Whether its type is one that several hosts can mount at once.
+              type: bool
+              sample: false
+            disks:
+              description: The disks at the bottom of it.
+              type: list
+              elements: str
+              sample: [nvme0n1]
+            system_disk:
+              description: Whether it shares a disk with the operating system.
+              type: bool
+              sample: false
+            answers:
+              description: Whether it told its room.
+              type: bool
+              sample: true
+            error:
+              description: Why not, otherwise empty.
+              type: str
+              sample: ""
+            size_bytes:
+              description: Its size; null when it does not answer.
+              type: int
+              sample: 3838880382976
+            free_bytes:
+              description: What is available to users; null when it does not answer.
+              type: int
+              sample: 3200123904000
+            files:
+              description: How many inodes it has, 0 when it makes them as it needs them; null when it does not answer.
+              type: int
+              sample: 375077952
+            files_free:
+              description: How many of them are free; null when it does not answer.
+              type: int
+              sample: 375000000
+            unfit:
+              description: Why a data location cannot be on it, otherwise empty.
+              type: str
+              sample: ""
+            folder:
+              description: The folder for a data location on it, unless another is wanted; empty on a shared filesystem.
+              type: str
+              sample: /mnt/nvme0/stowage
+        recommended:
+          description:
+            - Where to put the data location. A local disk that is not the system disk, the fastest kind first, then the
+              one with the most free space.
+          returned: always
+          type: dict
+          contains:
+            mount:
+              description: The mount point of the filesystem; null when there is none to recommend.
+              type: str
+              sample: /mnt/nvme0
+            folder:
+              description: The folder on it; null when there is none to recommend.
+              type: str
+              sample: /mnt/nvme0/stowage
+            kind:
+              description: The word for its disk; null when there is none to recommend.
+              type: str
+              sample: NVMe SSD
+            reason:
+              description: Why this one, or why none.
+              type: str
+              sample: NVMe SSD, not the system disk; the fastest kind here
+        addresses:
+          description: The addresses of the host, except those of the loopback interface.
+          returned: always
+          type: list
+          elements: dict
+          contains:
+            device:
+              description: The interface.
+              type: str
+              sample: ib0
+            family:
+              description: V(ipv4) or V(ipv6).
+              type: str
+              sample: ipv4
+            address:
+              description: The address.
+              type: str
+              sample: 10.10.0.11
+            prefix:
+              description: The length of its network's prefix.
+              type: int
+              sample: 24
+            scope:
+              description: V(global), V(link) or V(host).
+              type: str
+              sample: global
+        rdma:
+          description: The ports of the RDMA devices.
+          returned: always
+          type: list
+          elements: dict
+          contains:
+            device:
+              description: The RDMA device.
+              type: str
+              sample: mlx5_0
+            port:
+              description: The number of the port.
+              type: int
+              sample: 1
+            link_layer:
+              description: V(InfiniBand), or V(Ethernet) for RoCE.
+              type: str
+              sample: InfiniBand
+            state:
+              description: The kernel's word for its state.
+              type: str
+              sample: ACTIVE
+            active:
+              description: Whether that is exactly V(ACTIVE).
+              type: bool
+              sample: true
+            rate:
+              description: Its speed, in the kernel's words.
+              type: str
+              sample: 400 Gb/sec (4X NDR)
+            subnet_prefix:
+              description:
+                - The upper half of its first GID. The default, V(fe80:0000:0000:0000), does not prove one fabric.
+              type: str
+              sample: fe80:0000:0000:0000
+            gids:
+              description: Its GIDs.
+              type: list
+              elements: str
+              sample: [fe80:0000:0000:0000:b83f:d203:00ab:cdef]
+            netdevs:
+              description: The network interfaces on it.
+              type: list
+              elements: str
+              sample: [ib0]
+            addresses:
+              description: The addresses of those interfaces with global scope.
+              type: list
+              elements: str
+              sample: [10.10.0.11]
+        nfs:
+          description: What the host has of NFS.
+          returned: always
+          type: dict
+          contains:
+            tools:
+              description: The paths of C(exportfs), C(mount.nfs) and C(rpc.nfsd), null for one that is not installed.
+              type: dict
+              sample: {exportfs: null, mount.nfs: /usr/sbin/mount.nfs, rpc.nfsd: null}
+            can_export:
+              description: Whether the tools of a server are installed.
+              type: bool
+              sample: false
+            can_mount:
+              description: Whether the tools of a client are installed.
+              type: bool
+              sample: true
+            listeners:
+              description: What the kernel's NFS server listens on now; V(rdma 20049) is the proof that it serves RDMA.
+              type: list
+              elements: str
+              sample: []
+        layout:
+          description: The storage layout, null when there is none.
+          returned: always
+          type: dict
+          contains:
+            root:
+              description: Its root.
+              type: str
+              sample: /srv/stowage
+            volume_root:
+              description: Where external volumes are, null when there are none.
+              type: str
+              sample: /srv/volumes
+            environment_prefix:
+              description: What the names in its environment file begin with.
+              type: str
+              sample: STOWAGE_
+            locations:
+              description:
+                - The locations by name, each with C(path), C(override), C(mount) (the mount point it is on), C(mounted)
+                  (whether the mount that it requires is there, null when it requires none), and its last complete
+                  measurement (C(bytes), C(files), C(complete), C(measured); null when there is none yet).
+              type: dict
+              sample:
+                runs:
+                  path: /mnt/nvme1/runs
+                  override: true
+                  mount: /mnt/nvme1
+                  mounted: true
+                  bytes: 120000000000
+                  files: 40123
+                  complete: true
+                  measured: 1764419990.5
+        data_location:
+          description: The data location, null when none has been chosen.
+          returned: always
+          type: dict
+          contains:
+            path:
+              description: The folder.
+              type: str
+              sample: /mnt/nvme0/stowage
+            max_bytes:
+              description: The most that copies may take, 0 when there is no limit but the disk.
+              type: int
+              sample: 2000000000000
+            host:
+              description: The name of the host in the inventory when it was chosen.
+              type: str
+              sample: gpu-01
+            identity:
+              description: Tells it from another one that was chosen at another time.
+              type: str
+              sample: 0b6f7f3e-7d0e-4a55-a70c-2f3b9b1a9d8e
+            filesystem:
+              description: The type, UUID and source of the filesystem that it was chosen on.
+              type: dict
+              sample: {fstype: xfs, uuid: 6267f304-b57c-4599-b0cb-689e5ec2ad84, source: /dev/nvme0n1p1}
+            available:
+              description: Whether that filesystem is mounted there and the folder is Stowage's.
+              type: bool
+              sample: true
+            size_bytes:
+              description: The size of the filesystem; null when it is not available.
+              type: int
+              sample: 3838880382976
+            free_bytes:
+              description: What is available on it; null when it is not available.
+              type: int
+              sample: 3200123904000
+            used_bytes:
+              description: What all copies together have allocated; null while one of them has not been measured.
+              type: int
+              sample: 450000000000
+        former_data_locations:
+          description:
+            - Data locations that the host had before and that may still hold copies, each with C(path) and C(left).
+          returned: always
+          type: list
+          elements: dict
+          sample: []
+        drives:
+          description: The drives that the host was told of, by workspace.
+          returned: always
+          type: dict
+          sample:
+            ml:
+              - name: hf-cache
+                identity: 7a0b9c1d-5e6f-4a7b-8c9d-0e1f2a3b4c5d
+                state: present
+                node_scope: [placed]
+                evictable: true
+                size_hint_bytes: 107374182400
+        copies:
+          description:
+            - The copies by name. C(present) is null when the data location cannot be looked at. C(bytes) is the size of
+              the files and C(allocated) what they take on the disk, both null until they have been measured.
+          returned: always
+          type: dict
+          sample:
+            ml.hf-cache:
+              present: true
+              workspace: ml
+              drive: hf-cache
+              identity: 7a0b9c1d-5e6f-4a7b-8c9d-0e1f2a3b4c5d
+              bytes: 107000000000
+              allocated: 107000832000
+              files: 812
+              complete: true
+              measured: 1764419990.5
+              last_used: 1764410000.0
+        leases:
+          description: The uses of copies by workers.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - run: finetune-3
+              worker: w0
+              copy: ml.hf-cache
+              sub_path: ""
+              mode: ReadWrite
+              state: leased
+              deadline: null
+              created: 1764410000.0
+        daemon:
+          description: Whether the daemon is installed, and how long ago it ended a cycle (null when it has not).
+          returned: always
+          type: dict
+          sample: {installed: true, last_cycle_age_s: 4.2}
+        problems:
+          description: What could not be read or is not as it was declared, one line each.
+          returned: always
+          type: list
+          elements: str
+          sample: []
+        compact:
+          description: What placement needs of all this.
+          returned: always
+          type: dict
+          contains:
+            gathered:
+              description: When the facts were gathered.
+              type: float
+              sample: 1764420000.25
+            labels:
+              description: The labels that were given.
+              type: dict
+              sample: {site: eu-west, rack: r12}
+            data_location:
+              description: The path and the room of the data location, null when none has been chosen.
+              type: dict
+              sample:
+                path: /mnt/nvme0/stowage
+                available: true
+                size_bytes: 3838880382976
+                free_bytes: 3200123904000
+                max_bytes: 2000000000000
+                used_bytes: 450000000000
+            copies:
+              description: The size of each copy by name, null until it has been measured.
+              type: dict
+              sample: {ml.hf-cache: 107000000000}
+            shared:
+              description: The shared filesystems.
+              type: list
+              elements: dict
+              sample: [{mount: /lustre, fstype: lustre, source: "10.0.0.1@o2ib:/lustre", answers: true}]
+            addresses:
+              description: The addresses with global scope.
+              type: list
+              elements: str
+              sample: [192.0.2.11, 10.10.0.11]
+            rdma:
+              description: The active RDMA ports.
+              type: list
+              elements: dict
+              sample: [{link_layer: InfiniBand, subnet_prefix: "fe80:0000:0000:0000", addresses: [10.10.0.11]}]
+            nfs:
+              description: Whether the host can export and mount.
+              type: dict
+              sample: {can_export: false, can_mount: true}
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
+from ansible_collections.stowage.host.plugins.module_utils.facts import gather
+from ansible_collections.stowage.host.plugins.module_utils.places import Places
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec={"labels": {"type": "dict", "default": {}}}, supports_check_mode=True)
+    if os.geteuid() != 0:
+        module.warn("not run as root: the data location, its copies and owner marks cannot be read; use become")
+    try:
+        facts = gather(Places(), {name: str(value) for name, value in module.params["labels"].items()})
+    except (StowageError, OSError) as error:
+        module.fail_json(msg=f"the storage of this host cannot be read: {error}")
+    for problem in facts["problems"]:
+        module.warn(problem)
+    module.exit_json(changed=False, ansible_facts={"stowage_storage": facts})
+
+
+if __name__ == "__main__":
+    main()
