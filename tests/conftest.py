@@ -13,9 +13,9 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Optional, Sequence
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COLLECTION = "ansible_collections.stowage.host"
@@ -47,8 +47,8 @@ class SameModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds a file of module_utils by its collection name as the module that it already is in stowage_core."""
 
     def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
-    ) -> Optional[importlib.machinery.ModuleSpec]:
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if fullname == MODULE_UTILS or fullname.startswith(MODULE_UTILS + "."):
             return importlib.machinery.ModuleSpec(fullname, self)
         return None

@@ -173,7 +173,9 @@ def main() -> int:
     command = [f"{venv}/bin/ansible-test", "sanity", "--local", "--color", "no", *more]
     words = " ".join(f"{name}={value}" for name, value in environment.items())
     script = f'cd "$1" && shift && exec env -i {words} "$@"'
-    done = subprocess.run([*prefix, "/bin/sh", "-c", script, "sh", str(collection), *command], stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [*prefix, "/bin/sh", "-c", script, "sh", str(collection), *command], stdin=subprocess.DEVNULL, check=False
+    )
     return done.returncode
 
 

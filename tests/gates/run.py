@@ -1,0 +1,234 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs the gates named as arguments, all of them whatever fails, and closes with one line of counts.
+
+A gate is a list of checks. A check's output goes to .build/logs and is shown when the check fails. A check that leaves
+JUnit files in $STOWAGE_RESULTS counts as the tests in them; every other check, and every scenario, counts as one test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = REPOSITORY / ".build"
+PYTHON = str(REPOSITORY / ".venv/bin/python")
+# Well above what a check takes, so that a hung one still ends, with its name and its log.
+LIMIT_S = 1500
+HEARTBEAT_S = 60
+SHOWN_LINES = 150
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    command: list[str]
+    # Counts as a test of its own beside the tests in its JUnit files.
+    is_test: bool = True
+    cleanup: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Counts:
+    passed: int = 0
+    failed: int = 0
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, other: Counts) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+
+def pytest(name: str, *arguments: str) -> Check:
+    command = [PYTHON, "-m", "pytest", "-q", f"--junit-xml={BUILD}/results/{name}/pytest.xml", *arguments]
+    return Check(name, command, is_test=False)
+
+
+def tracked(*patterns: str) -> list[str]:
+    listing = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", *patterns], cwd=REPOSITORY)
+    return [name for name in listing.decode().splitlines() if (REPOSITORY / name).is_file()]
+
+
+def lint() -> Iterator[Check]:
+    yield Check("ruff check", ["ruff", "check", "--quiet", "."])
+    yield Check("ruff format", ["ruff", "format", "--check", "--quiet", "--diff", "."])
+    yield Check("mypy", ["mypy", "-p", "stowage_core", "-p", "stowaged"])
+    # What the daemon and the modules run on: nothing that Python 3.9 lacks.
+    yield Check("vermin", ["vermin", "-q", "--no-tips", "-t=3.9-", "--violations", "plugins", "daemon/stowaged"])
+    yield Check("yamllint", ["yamllint", "."])
+    yield Check("ansible-lint", ["ansible-lint", "-q"])
+    yield Check("shellcheck", ["shellcheck", *tracked("*.sh", ".ci/run")])
+    yield Check("changelog", ["antsibull-changelog", "lint"])
+    yield pytest("tree", "tests/unit/test_tree.py")
+
+
+def unit() -> Iterator[Check]:
+    yield pytest("pytest", "tests/unit", "--ignore=tests/unit/test_tree.py")
+
+
+def sanity() -> Iterator[Check]:
+    for core in ("oldest", "newest"):
+        yield Check(f"{core} core", [PYTHON, "tests/gates/sanity.py", core])
+
+
+def molecule() -> Iterator[Check]:
+    for path in sorted(REPOSITORY.glob("molecule/*/molecule.yml")):
+        scenario = path.parent.name
+        destroy = ["molecule", "destroy", "--scenario-name", scenario]
+        yield Check(scenario, ["molecule", "test", "--scenario-name", scenario], cleanup=destroy)
+
+
+def importer() -> Iterator[Check]:
+    yield Check("galaxy-importer", ["tests/gates/importer.sh"])
+
+
+GATES = {"lint": lint, "unit": unit, "sanity": sanity, "importer": importer, "molecule": molecule}
+
+
+def last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode(errors="replace").splitlines()
+    text = next((line for line in reversed(lines) if line.strip()), "")
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]|[^\x20-\x7e]", "", text).strip(" *")
+
+
+def show(text: str, *, passing: bool = False) -> None:
+    """Print one line; a passing one is overwritten by the next and needs a terminal."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print("\r\x1b[K" + (text[:width] if passing else text), end="" if passing else "\n", flush=True)
+    elif not passing:
+        print(text, flush=True)
+
+
+def run(command: list[str], log: Path, title: str, environment: dict[str, str]) -> int | None:
+    """Run a command with its output in a log; None when it ran out of time."""
+    started = time.monotonic()
+    beat = HEARTBEAT_S
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=0.5)
+                except subprocess.TimeoutExpired:
+                    spent = int(time.monotonic() - started)
+                    line = f"  ...   {title:<22}{spent:6d} s  {last_line(log)}"
+                    show(line, passing=True)
+                    if spent >= beat and not sys.stdout.isatty():
+                        beat += HEARTBEAT_S
+                        show(line[:110])
+                    if spent > LIMIT_S:
+                        return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(timeout=20)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+
+def count(check: Check, results: Path, status: int | None) -> Counts:
+    counts = Counts()
+    for path in sorted(results.rglob("*.xml")):
+        for case in xml.etree.ElementTree.parse(path).iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                counts.failed += 1
+            elif (skipped := case.find("skipped")) is not None:
+                counts.skipped.append(f"{case.get('name')}: {skipped.get('message')}")
+            else:
+                counts.passed += 1
+    if check.is_test and status == 0:
+        counts.passed += 1
+    elif status != 0 and (check.is_test or not counts.failed):
+        counts.failed += 1
+    return counts
+
+
+def run_check(gate: str, check: Check) -> Counts:
+    slug = re.sub(r"[^A-Za-z0-9.-]+", "-", check.name)
+    log = BUILD / f"logs/{gate}-{slug}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    results = BUILD / "results" / slug
+    shutil.rmtree(results, ignore_errors=True)
+    results.mkdir(parents=True)
+    environment = {**os.environ, "STOWAGE_RESULTS": str(results)}
+    show(f"  ...   {check.name}", passing=True)
+
+    started = time.monotonic()
+    status = run(check.command, log, check.name, environment)
+    seconds = time.monotonic() - started
+    if status is None and check.cleanup:
+        run(check.cleanup, log.with_suffix(".cleanup.log"), f"{check.name} cleanup", environment)
+
+    counts = count(check, results, status)
+    details = f"{counts.passed} passed" if counts.passed + counts.failed + len(counts.skipped) > 1 else ""
+    if counts.skipped:
+        details += f", {len(counts.skipped)} skipped"
+    show(f"  {'ok  ' if status == 0 else 'FAIL'}  {check.name:<22}{seconds:6.1f} s  {details}".rstrip())
+    for reason in counts.skipped:
+        show(f"        skipped {reason}")
+    if status != 0:
+        lines = log.read_text(errors="replace").splitlines()
+        print("\n".join(lines[-SHOWN_LINES:]))
+        why = f"no end within {LIMIT_S} s" if status is None else f"exit status {status}"
+        show(f"        {why}: {' '.join(check.command)}")
+        show(f"        whole output: {log.relative_to(REPOSITORY)}")
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run gates and count their tests.")
+    parser.add_argument("gate", nargs="+", choices=list(GATES))
+    started = time.monotonic()
+    total = Counts()
+    failed: list[str] = []
+    for gate in parser.parse_args().gate:
+        checks = list(GATES[gate]())
+        show(gate)
+        if not checks:
+            show("  FAIL  nothing to run")
+            total.failed += 1
+            failed.append(gate)
+        for check in checks:
+            counts = run_check(gate, check)
+            total.add(counts)
+            if counts.failed:
+                failed.append(f"{gate}/{check.name}")
+    minutes, seconds = divmod(int(time.monotonic() - started), 60)
+    show(f"\n{minutes} min {seconds} s" + (f", failed: {', '.join(failed)}" if failed else ""))
+    # The closing line, alone on its line; other programs read it.
+    show(f"{total.passed} passed, {total.failed} failed")
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    # A stop from outside takes the running check along, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
