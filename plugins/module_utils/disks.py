@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Callable, FrozenSet, List, Mapping, Optional, Tuple
+from typing import Callable
 
 NVME = "NVMe SSD"
 SSD = "SSD"
@@ -43,10 +44,10 @@ class Device:
     number: str
     """``major:minor``, as in mountinfo."""
     size: int
-    kind: Optional[str]
+    kind: str | None
     """The word for what it is by itself; None for what is named after the disks under it."""
     model: str
-    parents: Tuple[str, ...]
+    parents: tuple[str, ...]
     """The devices that it is directly on; empty for a disk."""
     alias: str = ""
     """The name below ``/dev/mapper``."""
@@ -76,21 +77,21 @@ class Disks:
         found = (_device(directory, entry) for entry in _entries(directory))
         return cls({device.name: device for device in found if device is not None})
 
-    def of_number(self, number: str) -> Optional[Device]:
+    def of_number(self, number: str) -> Device | None:
         name = self._by_number.get(number)
         return self.devices[name] if name is not None else None
 
-    def of_path(self, path: str) -> Optional[Device]:
+    def of_path(self, path: str) -> Device | None:
         """Return the device that a mount's source names, as ``/dev/sda1`` or ``/dev/mapper/vg-lv``."""
         name = self._by_path.get(path)
         return self.devices[name] if name is not None else None
 
-    def stack(self, name: str) -> FrozenSet[str]:
+    def stack(self, name: str) -> frozenset[str]:
         """Return device *name* and every device that it is on, directly or not."""
         parents = (parent for parent in self.devices[name].parents if parent in self.devices)
         return frozenset((name,)).union(*(self.stack(parent) for parent in parents))
 
-    def under(self, name: str) -> FrozenSet[str]:
+    def under(self, name: str) -> frozenset[str]:
         """Return the disks, each without anything below it, that device *name* is on."""
         stack = self.stack(name)
         return frozenset(each for each in stack if stack.isdisjoint(self.devices[each].parents))
@@ -112,7 +113,7 @@ class Disks:
         models = {self.devices[disk].model for disk in self.under(name)} - {""}
         return ", ".join(sorted(models))
 
-    def whole(self) -> List[Device]:
+    def whole(self) -> list[Device]:
         """Return the devices that an operator calls disks: the physical ones, network disks, images and RAID arrays."""
         return [self.devices[name] for name in sorted(self.devices) if self.devices[name].kind is not None]
 
@@ -120,14 +121,14 @@ class Disks:
 Reader = Callable[[str], str]
 
 
-def _entries(directory: str) -> List[str]:
+def _entries(directory: str) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
         return []
 
 
-def _device(directory: str, entry: str) -> Optional[Device]:
+def _device(directory: str, entry: str) -> Device | None:
     if _NEVER_A_DISK.fullmatch(entry):
         return None
     base = os.path.join(directory, entry)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Dict, List
+from typing import Any
 
 from . import filesystems as fs
 from . import mounts as mount_table
@@ -19,7 +19,7 @@ from .networks import Address, RdmaPort
 from .objects import Objects
 from .places import Places
 
-Facts = Dict[str, Any]
+Facts = dict[str, Any]
 
 _LOOPBACK = "lo"
 
@@ -75,7 +75,7 @@ def compact(facts: Mapping[str, Any], labels: Mapping[str, str]) -> Facts:
     }
 
 
-def _disks(disks: Disks, found: Sequence[Filesystem], mounts: Sequence[Mount]) -> List[Facts]:
+def _disks(disks: Disks, found: Sequence[Filesystem], mounts: Sequence[Mount]) -> list[Facts]:
     system = fs.system_disks(found)
     return [
         {

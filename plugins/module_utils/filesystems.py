@@ -14,8 +14,9 @@ import select
 import signal
 import struct
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Union
 
 from .disks import FASTEST_FIRST, RAID, UNKNOWN, Disks
 from .mounts import Mount, is_pseudo, is_shared, of_path
@@ -42,15 +43,15 @@ class Filesystem:
 
     mount: Mount
     """Where an operator looks for it: of all its mounts the one nearest to the root directory."""
-    points: Tuple[str, ...]
+    points: tuple[str, ...]
     """Every mount point."""
     kind: str
     """The word for its disk, or ``shared``."""
-    devices: Tuple[str, ...]
+    devices: tuple[str, ...]
     """The names of the block devices that it is on; none where sysfs does not tell, as for ZFS."""
-    disks: FrozenSet[str]
+    disks: frozenset[str]
     """The names of the disks under it; what stands for them (a ZFS pool) where sysfs does not tell."""
-    uuid: Optional[str]
+    uuid: str | None
     answer: Answer
     folder: str
     """The folder for a data location on it, unless an operator wants another."""
@@ -61,7 +62,7 @@ class Filesystem:
         return self.kind == SHARED
 
     @property
-    def space(self) -> Optional[Space]:
+    def space(self) -> Space | None:
         return self.answer if isinstance(self.answer, Space) else None
 
     @property
@@ -84,11 +85,11 @@ class Filesystem:
 class Recommendation:
     """The filesystem to put the data location on, if there is one to recommend, and why."""
 
-    filesystem: Optional[Filesystem]
+    filesystem: Filesystem | None
     reason: str
 
 
-def survey(mounts: Sequence[Mount], disks: Disks, sys: str = "/sys", deadline: float = DEADLINE) -> List[Filesystem]:
+def survey(mounts: Sequence[Mount], disks: Disks, sys: str = "/sys", deadline: float = DEADLINE) -> list[Filesystem]:
     """Return every filesystem that holds data, each once, in the order of their mount points."""
     groups = _by_device(mounts)
     shared = {device: group for device, group in groups.items() if is_shared(group[0].fstype)}
@@ -100,10 +101,10 @@ def survey(mounts: Sequence[Mount], disks: Disks, sys: str = "/sys", deadline: f
     return sorted(found, key=lambda filesystem: filesystem.mount.point)
 
 
-def _by_device(mounts: Sequence[Mount]) -> Dict[str, List[Mount]]:
+def _by_device(mounts: Sequence[Mount]) -> dict[str, list[Mount]]:
     """Return the visible mounts of each filesystem that holds data, the one nearest to the root directory first."""
     topmost = {mount.point: mount for mount in mounts}
-    groups: Dict[str, List[Mount]] = {}
+    groups: dict[str, list[Mount]] = {}
     for mount in sorted(topmost.values(), key=lambda mount: (len(mount.point), mount.point)):
         if not is_pseudo(mount.fstype):
             groups.setdefault(mount.device, []).append(mount)
@@ -151,12 +152,12 @@ def recommend(filesystems: Iterable[Filesystem]) -> Recommendation:
     return Recommendation(best, reason)
 
 
-def _preference(filesystem: Filesystem) -> Tuple[int, int, str]:
+def _preference(filesystem: Filesystem) -> tuple[int, int, str]:
     room = filesystem.space.avail if filesystem.space is not None else 0
     return (FASTEST_FIRST.index(filesystem.kind), -room, filesystem.mount.point)
 
 
-def system_disks(filesystems: Iterable[Filesystem]) -> FrozenSet[str]:
+def system_disks(filesystems: Iterable[Filesystem]) -> frozenset[str]:
     """Return the names of the disks that hold the operating system."""
     return frozenset().union(
         *(filesystem.disks for filesystem in filesystems if any(point in _SYSTEM_POINTS for point in filesystem.points))
@@ -174,7 +175,7 @@ def _folder(mount: Mount, mounts: Sequence[Mount]) -> str:
     return mount.point.rstrip("/") + "/stowage"
 
 
-def _look(point: str) -> Tuple[Answer, Optional[str]]:
+def _look(point: str) -> tuple[Answer, str | None]:
     """Return the room on a local filesystem, and its UUID."""
     try:
         fd = os.open(point, os.O_PATH | os.O_CLOEXEC)
@@ -203,7 +204,7 @@ def _in_words(error: OSError) -> str:
 # -- Which disks a filesystem is on
 
 
-def _devices(mount: Mount, uuid: Optional[str], disks: Disks, sys: str) -> List[str]:
+def _devices(mount: Mount, uuid: str | None, disks: Disks, sys: str) -> list[str]:
     """Return the devices that a local filesystem is on."""
     device = disks.of_number(mount.device)
     if device is not None:
@@ -217,7 +218,7 @@ def _devices(mount: Mount, uuid: Optional[str], disks: Disks, sys: str) -> List[
     return [each.name for each in named if each is not None]
 
 
-def _btrfs_members(uuid: str, sys: str) -> Set[str]:
+def _btrfs_members(uuid: str, sys: str) -> set[str]:
     try:
         return set(os.listdir(os.path.join(sys, "fs/btrfs", uuid, "devices")))
     except FileNotFoundError:
@@ -231,9 +232,9 @@ def _kind(devices: Sequence[str], disks: Disks) -> str:
     return RAID if len(devices) > 1 and len(under) > 1 else disks.kind(devices[0])
 
 
-def at_the_bottom(devices: Iterable[str], disks: Disks, mounts: Sequence[Mount]) -> FrozenSet[str]:
+def at_the_bottom(devices: Iterable[str], disks: Disks, mounts: Sequence[Mount]) -> frozenset[str]:
     """Return the disks under *devices*. An image whose file is on this host is on that file's disk."""
-    found: Set[str] = set()
+    found: set[str] = set()
     for disk in {disk for name in devices for disk in disks.under(name)}:
         holder = _holder(disks.devices[disk].backing_file, mounts)
         below = disks.of_number(holder.device) if holder is not None else None
@@ -241,7 +242,7 @@ def at_the_bottom(devices: Iterable[str], disks: Disks, mounts: Sequence[Mount])
     return frozenset(found)
 
 
-def _holder(backing_file: str, mounts: Sequence[Mount]) -> Optional[Mount]:
+def _holder(backing_file: str, mounts: Sequence[Mount]) -> Mount | None:
     """Return the mount that an image's file is on; None for another machine's file or a shared mount."""
     if not backing_file.startswith("/"):
         return None
@@ -252,7 +253,7 @@ def _holder(backing_file: str, mounts: Sequence[Mount]) -> Optional[Mount]:
 # -- Asking shared filesystems
 
 
-def ask(points: Mapping[str, str], deadline: float = DEADLINE) -> Dict[str, Answer]:
+def ask(points: Mapping[str, str], deadline: float = DEADLINE) -> dict[str, Answer]:
     """Ask the filesystem at each mount point for its room, and return the answers by the same keys (device numbers).
 
     Each is asked in a child of its own, all at once. A child that has not answered in time is killed; one that cannot
@@ -261,8 +262,8 @@ def ask(points: Mapping[str, str], deadline: float = DEADLINE) -> Dict[str, Answ
     if not points:
         return {}
     stuck = _stuck_children()
-    answers: Dict[str, Answer] = {device: _NO_ANSWER for device in points}
-    waiting: Dict[int, Tuple[str, int]] = {}
+    answers: dict[str, Answer] = dict.fromkeys(points, _NO_ANSWER)
+    waiting: dict[int, tuple[str, int]] = {}
     for device, point in points.items():
         if _child_name(device) not in stuck:
             reader, pid = _start(device, point)
@@ -292,7 +293,7 @@ def ask(points: Mapping[str, str], deadline: float = DEADLINE) -> Dict[str, Answ
 _MESSAGE = struct.Struct("=i5Q")
 
 
-def _start(device: str, point: str) -> Tuple[int, int]:
+def _start(device: str, point: str) -> tuple[int, int]:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -326,7 +327,7 @@ def _answer(message: bytes) -> Answer:
     return os.strerror(number).lower() if number else Space(*figures)
 
 
-def _reap(children: Set[int], patience: float) -> None:
+def _reap(children: set[int], patience: float) -> None:
     end = time.monotonic() + patience
     while children:
         children = {pid for pid in children if os.waitpid(pid, os.WNOHANG) == (0, 0)}
@@ -339,7 +340,7 @@ def _child_name(device: str) -> str:
     return f"stow-{device}"[:15]
 
 
-def _stuck_children(proc: str = "/proc") -> Set[str]:
+def _stuck_children(proc: str = "/proc") -> set[str]:
     """Return the names of children of earlier runs that are still waiting for an answer; only root's own count."""
     found = set()
     for entry in os.listdir(proc):

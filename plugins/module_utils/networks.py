@@ -12,8 +12,8 @@ import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .errors import StowageError
 
@@ -49,14 +49,14 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _SCOPES = {0: "global", 253: "link", 254: "host"}
 
 
-def addresses() -> List[Address]:
+def addresses() -> list[Address]:
     """Return every address of this host, in the kernel's order."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as asked:
         asked.settimeout(1)
         body = _ADDRESS_MESSAGE.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
         asked.send(_HEADER.pack(_HEADER.size + len(body), _RTM_GETADDR, _NLM_F_REQUEST_DUMP, 1, 0) + body)
         names = dict(socket.if_nameindex())
-        found: List[Address] = []
+        found: list[Address] = []
         while True:
             done, part = parse_addresses(asked.recv(1 << 16), names)
             found += part
@@ -64,9 +64,9 @@ def addresses() -> List[Address]:
                 return found
 
 
-def parse_addresses(answer: bytes, names: Mapping[int, str]) -> Tuple[bool, List[Address]]:
+def parse_addresses(answer: bytes, names: Mapping[int, str]) -> tuple[bool, list[Address]]:
     """Return whether one datagram of the kernel's *answer* was the last, and the addresses in it."""
-    found: List[Address] = []
+    found: list[Address] = []
     offset = 0
     while offset + _HEADER.size <= len(answer):
         length, kind, _flags, _sequence, _port = _HEADER.unpack_from(answer, offset)
@@ -82,7 +82,7 @@ def parse_addresses(answer: bytes, names: Mapping[int, str]) -> Tuple[bool, List
     return False, found
 
 
-def _address(message: bytes, names: Mapping[int, str]) -> Optional[Address]:
+def _address(message: bytes, names: Mapping[int, str]) -> Address | None:
     _family, prefix, _flags, scope, index = _ADDRESS_MESSAGE.unpack_from(message)
     values = dict(_attributes(message[_ADDRESS_MESSAGE.size :]))
     # On a point-to-point link ADDRESS is the other end.
@@ -92,7 +92,7 @@ def _address(message: bytes, names: Mapping[int, str]) -> Optional[Address]:
     return Address(names[index], str(ipaddress.ip_address(packed)), prefix, _SCOPES.get(scope, "link"))
 
 
-def _attributes(data: bytes) -> Iterator[Tuple[int, bytes]]:
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     offset = 0
     while offset + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
@@ -122,8 +122,8 @@ class RdmaPort:
     rate: str
     subnet_prefix: str
     """The upper half of the first GID. The default one, fe80::, does not prove one fabric."""
-    gids: Tuple[str, ...]
-    netdevs: Tuple[str, ...]
+    gids: tuple[str, ...]
+    netdevs: tuple[str, ...]
     """The network interfaces that have their addresses on this port."""
 
     @property
@@ -131,7 +131,7 @@ class RdmaPort:
         return self.state == "ACTIVE"
 
 
-def rdma_ports(sys: str = "/sys") -> List[RdmaPort]:
+def rdma_ports(sys: str = "/sys") -> list[RdmaPort]:
     """Return the ports of every RDMA device; none where the kernel has no RDMA."""
     directory = os.path.join(sys, "class/infiniband")
     found = []
@@ -158,7 +158,7 @@ def _rdma_port(base: str, device: str, number: int) -> RdmaPort:
     )
 
 
-def _own_netdevs(base: str, number: int) -> List[str]:
+def _own_netdevs(base: str, number: int) -> list[str]:
     """Return the interfaces of the same adapter's port: InfiniBand's GIDs have no interface."""
     directory = os.path.join(base, "device/net")
     names = _names(directory)
@@ -172,9 +172,9 @@ def _own_netdevs(base: str, number: int) -> List[str]:
 class Nfs:
     """What this host has of NFS."""
 
-    tools: Mapping[str, Optional[str]]
+    tools: Mapping[str, str | None]
     """Where ``exportfs``, ``mount.nfs`` and ``rpc.nfsd`` are; None for one that is not installed."""
-    listeners: Tuple[str, ...]
+    listeners: tuple[str, ...]
     """What the running server listens on, as ``tcp 2049``; empty when there is none."""
 
     @property
@@ -188,7 +188,7 @@ class Nfs:
 
 def nfs(proc: str = "/proc", directories: Sequence[str] = _TOOL_DIRECTORIES) -> Nfs:
     """Return the tools of NFS and what the kernel's server listens on."""
-    tools: Dict[str, Optional[str]] = {}
+    tools: dict[str, str | None] = {}
     for tool in _TOOLS:
         paths = (os.path.join(directory, tool) for directory in directories)
         tools[tool] = next((path for path in paths if os.access(path, os.X_OK)), None)
@@ -196,7 +196,7 @@ def nfs(proc: str = "/proc", directories: Sequence[str] = _TOOL_DIRECTORIES) -> 
     return Nfs(tools, tuple(sorted(set(listeners))))
 
 
-def _names(directory: str) -> List[str]:
+def _names(directory: str) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):

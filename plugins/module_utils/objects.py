@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, TypeVar
 
 from . import data_locations, drive_records, records
 from .data_locations import DRIVES, DataLocation
@@ -20,7 +20,7 @@ from .places import Places
 from .sizes import Space
 from .syscalls import open_beneath
 
-Report = Dict[str, Any]
+Report = dict[str, Any]
 Value = TypeVar("Value")
 
 _UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
@@ -33,15 +33,15 @@ class Objects:
         self._places = places
         self._mounts = mounts
         self._units = units
-        self.problems: List[str] = []
+        self.problems: list[str] = []
         """What could not be read, or is not as it was declared: one line each."""
 
     def read(self) -> Report:
         """Return all objects by kind; see RETURN of the module ``storage_facts``."""
         location = self._try(lambda: data_locations.load(self._places), None)
-        former: List[DataLocation] = self._try(lambda: data_locations.load_former(self._places), [])
-        present: Optional[List[str]] = None
-        report: Optional[Report] = None
+        former: list[DataLocation] = self._try(lambda: data_locations.load_former(self._places), [])
+        present: list[str] | None = None
+        report: Report | None = None
         if location is not None:
             report, present = self._data_location(location)
         copies = self._copies(present)
@@ -72,7 +72,7 @@ class Objects:
 
     # -- The data location and its copies
 
-    def _data_location(self, location: DataLocation) -> Tuple[Report, Optional[List[str]]]:
+    def _data_location(self, location: DataLocation) -> tuple[Report, list[str] | None]:
         """Return the report on the data location, and the names of the copies in it (None: cannot be looked at)."""
         report: Report = {
             "path": location.path,
@@ -98,7 +98,7 @@ class Objects:
         finally:
             os.close(fd)
 
-    def _copies(self, present: Optional[Sequence[str]]) -> Dict[str, Report]:
+    def _copies(self, present: Sequence[str] | None) -> dict[str, Report]:
         """Return the copies that are in the data location, and those that only a record remembers."""
         found = {}
         measured = {name: self._record(path) for name, path in _records(self._places.copies_dir).items()}
@@ -120,7 +120,7 @@ class Objects:
 
     # -- What is declared
 
-    def _layout(self) -> Optional[Report]:
+    def _layout(self) -> Report | None:
         value = self._record(self._places.layout_json)
         if not value:
             return None
@@ -144,19 +144,19 @@ class Objects:
             "measured": measured.get("measured"),
         }
 
-    def _mounted(self, declared: Mapping[str, Any]) -> Optional[bool]:
+    def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
         """Return whether something is mounted where the location says there must be; None where it does not say."""
         point = declared.get("mount_point")
         if not declared.get("require_mount") or not point:
             return None
         return any(mount.point == point for mount in self._mounts)
 
-    def _drives(self) -> Dict[str, List[Report]]:
+    def _drives(self) -> dict[str, list[Report]]:
         """Return the drives by workspace: what tells them apart, not their whole bodies."""
-        workspaces: List[str] = self._try(lambda: drive_records.workspaces(self._places), [])
+        workspaces: list[str] = self._try(lambda: drive_records.workspaces(self._places), [])
         return {workspace: self._drives_of(workspace) for workspace in workspaces}
 
-    def _drives_of(self, workspace: str) -> List[Report]:
+    def _drives_of(self, workspace: str) -> list[Report]:
         found = []
         for drive in self._try(lambda: drive_records.load(self._places, workspace), None) or []:
             spec = drive.spec or {}
@@ -174,9 +174,9 @@ class Objects:
 
     # -- What is going on
 
-    def _leases(self) -> List[Report]:
+    def _leases(self) -> list[Report]:
         found = []
-        runs: List[str] = self._try(lambda: _subdirectories(self._places.pins_dir), [])
+        runs: list[str] = self._try(lambda: _subdirectories(self._places.pins_dir), [])
         for run in runs:
             for path in _records(os.path.join(self._places.pins_dir, run)).values():
                 lease = self._record(path)
@@ -188,19 +188,19 @@ class Objects:
         """Return whether the daemon is installed and when it last ended a cycle."""
         cycle = os.path.join(self._places.state_dir, "cycle.json")
         try:
-            age: Optional[float] = round(max(0.0, time.time() - os.stat(cycle).st_mtime), 1)
+            age: float | None = round(max(0.0, time.time() - os.stat(cycle).st_mtime), 1)
         except FileNotFoundError:
             age = None  # not started since the host was
         return {"installed": any(os.path.exists(unit) for unit in self._units), "last_cycle_age_s": age}
 
 
-def _sum(copies: Mapping[str, Mapping[str, Any]]) -> Optional[int]:
+def _sum(copies: Mapping[str, Mapping[str, Any]]) -> int | None:
     """Return the allocated bytes of all copies; None while one of them has not been measured: unknown is not zero."""
     sizes = [copy["allocated"] for copy in copies.values() if copy["present"] is not False]
     return None if None in sizes else sum(sizes)
 
 
-def _records(directory: str) -> Dict[str, str]:
+def _records(directory: str) -> dict[str, str]:
     """Return the paths of the records in *directory* by name."""
     try:
         names = os.listdir(directory)
@@ -213,7 +213,7 @@ def _records(directory: str) -> Dict[str, str]:
     }
 
 
-def _subdirectories(directory: str) -> List[str]:
+def _subdirectories(directory: str) -> list[str]:
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -221,7 +221,7 @@ def _subdirectories(directory: str) -> List[str]:
         return []
 
 
-def _directories(fd: int, name: bytes) -> List[str]:
+def _directories(fd: int, name: bytes) -> list[str]:
     """Return the directories in directory *name* below *fd*."""
     inner = open_beneath(fd, name)
     try:
