@@ -1,0 +1,461 @@
+#!/usr/bin/python
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lay out a host's storage: one root, eleven locations, and an environment that names them."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: storage_layout
+short_description: Lay out a host's storage by purpose
+version_added: "0.1.0"
+author: Stowage contributors (@stowage)
+description:
+  - Gives eleven purposes (runs, caches, packages, buffers, state) a directory each, below one root or wherever an
+    override says, and keeps them apart.
+  - The root and the default directories are made when they are missing. An override must exist, and is never made
+    or changed. Nothing is ever moved, and no directory is changed below the ones named here.
+  - Writes the layout to C(/etc/stowage/layout.json) and an environment file for services, and restarts the services
+    that read it when it has changed.
+options:
+  root:
+    description:
+      - The directory below which everything is by default.
+    type: path
+    required: true
+  overrides:
+    description:
+      - Where a location is instead of its default, by name. A value is a path, or a dictionary of O(overrides) with
+        V(path), V(require_mount) (the path must lie on a mount, that is, not on the root filesystem) and
+        V(mount_point) (the mount must be exactly there; this implies V(require_mount)).
+      - An empty value means the default. The names are V(runs), V(cache), V(hf_hub_cache), V(hf_datasets_cache),
+        V(modelscope_cache), V(hub_cache), V(dataset_cache), V(volume_cache), V(packages), V(reflow) and V(state).
+      - Moving V(cache) moves the caches below it that have no override of their own.
+    type: dict
+    default: {}
+  volume_root:
+    description:
+      - Where registered external volumes are. It must exist, and lie apart from the root and from every location.
+    type: path
+  require_mount:
+    description:
+      - The root must lie on a mount, that is, not on the root filesystem. An existing empty directory does not prove
+        that its disk is mounted.
+    type: bool
+    default: false
+  mount_point:
+    description:
+      - The root must lie on the mount that is exactly here. This implies O(require_mount).
+    type: path
+  accept_new_filesystem:
+    description:
+      - Accept that a location is on another filesystem than when the layout was last written. Without it that is
+        refused, because a disk that is not mounted looks like this.
+    type: bool
+    default: false
+  owner:
+    description:
+      - The user, by name or number, that owns the root and the default directories.
+    type: str
+    default: root
+  group:
+    description:
+      - The group, by name or number, of the root and the default directories.
+    type: str
+    default: root
+  mode:
+    description:
+      - The mode of the root and the default directories, as an octal number in quotes that begins with V(0).
+    type: str
+    default: "0755"
+  users:
+    description:
+      - The users, by name or number, that must be able to read, write and enter every location, and to read and enter
+        O(volume_root). Each is checked as that user, so that access lists, read-only mounts and root squash count.
+    type: list
+    elements: str
+    default: []
+  environment_file:
+    description:
+      - The file that names the layout for services (C(EnvironmentFile=)) and shells.
+    type: path
+    default: /etc/stowage/stowage.env
+  environment_prefix:
+    description:
+      - What the names in it begin with, such as V(TUNEPLANE_).
+    type: str
+    default: STOWAGE_
+  restart:
+    description:
+      - The units that read the environment file. Those of them that are active are restarted when it has changed.
+    type: list
+    elements: str
+    default: []
+attributes:
+  check_mode:
+    description: Predicts the changes and the diff of a run, also when the owner and the users do not exist yet.
+    support: full
+  diff_mode:
+    description: Shows the directories, locations and environment that differ.
+    support: full
+  platform:
+    description: Linux with systemd.
+    support: full
+    platforms: linux
+notes:
+  - Hosts that share runs must agree on the layout. The filter P(stowage.host.layout_disagreements#filter) finds those
+    that do not.
+seealso:
+  - module: stowage.host.mount_dependency
+  - plugin: stowage.host.layout_disagreements
+    plugin_type: filter
+"""
+
+EXAMPLES = r"""
+- name: Keep everything below one directory
+  stowage.host.storage_layout:
+    root: /srv/stowage
+    owner: trainer
+    group: trainer
+    mode: "2775"
+
+- name: Keep runs on a disk of their own and the caches on another, for TunePlane
+  stowage.host.storage_layout:
+    root: /srv/tuneplane
+    overrides:
+      runs:
+        path: /mnt/checkpoints/runs
+        require_mount: true
+      cache:
+        path: /mnt/nvme0/cache
+        mount_point: /mnt/nvme0
+    volume_root: /srv/volumes
+    users:
+      - tuneplane
+    environment_file: /etc/tuneplane/storage.env
+    environment_prefix: TUNEPLANE_
+    restart:
+      - tuneplane-worker.service
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, or in check mode would be done, one line each.
+  returned: always
+  type: list
+  elements: str
+  sample: ["make directory /srv/stowage/runs"]
+locations:
+  description: The eleven locations by name.
+  returned: success
+  type: dict
+  sample:
+    runs:
+      path: /srv/stowage/runs
+      override: false
+      require_mount: false
+      mount_point: /
+      filesystem:
+        fstype: ext4
+        uuid: 0d1b6f0e-9a5b-4b43-8f3e-5f6f0b0b6a10
+        source: /dev/vda1
+root:
+  description: The root of the layout.
+  returned: success
+  type: str
+  sample: /srv/stowage
+volume_root:
+  description: The root of external volumes, or nothing.
+  returned: success
+  type: str
+  sample: /srv/volumes
+settings:
+  description: The settings of the layout by name, without a prefix, for the comparison of hosts.
+  returned: success
+  type: dict
+  sample:
+    STORAGE_ROOT: /srv/stowage
+    RUNS_ROOT: /srv/stowage/runs
+restarted:
+  description: The units that were restarted, or in check mode would be.
+  returned: success
+  type: list
+  elements: str
+  sample: ["tuneplane-worker.service"]
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Callable
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.stowage.host.plugins.module_utils import (
+    environment_file,
+    layout_host,
+    mounts,
+    own_files,
+    records,
+)
+from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
+from ansible_collections.stowage.host.plugins.module_utils.layout import (
+    NAMES,
+    Layout,
+    check_apart,
+    check_prefix,
+    moved,
+    resolve,
+)
+from ansible_collections.stowage.host.plugins.module_utils.layout_host import MountRule, Ownership, Place, User
+from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
+from ansible_collections.stowage.host.plugins.module_utils.module_run import run
+from ansible_collections.stowage.host.plugins.module_utils.mounts import FilesystemId
+from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
+from ansible_collections.stowage.host.plugins.module_utils.places import Places
+from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Systemctl, unit_name
+
+ARGUMENT_SPEC = {
+    "root": {"type": "path", "required": True},
+    "overrides": {"type": "dict", "default": {}},
+    "volume_root": {"type": "path"},
+    "require_mount": {"type": "bool", "default": False},
+    "mount_point": {"type": "path"},
+    "accept_new_filesystem": {"type": "bool", "default": False},
+    "owner": {"type": "str", "default": "root"},
+    "group": {"type": "str", "default": "root"},
+    "mode": {"type": "str", "default": "0755"},
+    "users": {"type": "list", "elements": "str", "default": []},
+    "environment_file": {"type": "path", "default": "/etc/stowage/stowage.env"},
+    "environment_prefix": {"type": "str", "default": "STOWAGE_"},
+    "restart": {"type": "list", "elements": "str", "default": []},
+}
+
+
+def expect(module: AnsibleModule, name: str, rule: str) -> None:
+    """Refuse what must be there before; in check mode an earlier task may have been going to make it."""
+    if not module.check_mode:
+        raise Refusal(name, rule, "make it first")
+    module.warn(f"{name}: {rule}; taken to be made before a run")
+
+
+def overrides_of(module: AnsibleModule) -> tuple[dict[str, str | None], dict[str, MountRule]]:
+    """Return the paths and the mount rules of the overrides, by name."""
+    paths: dict[str, str | None] = {}
+    rules: dict[str, MountRule] = {}
+    for name, value in module.params["overrides"].items():
+        given = value if isinstance(value, dict) else {"path": value}
+        path, required, point = (given.get(key) for key in ("path", "require_mount", "mount_point"))
+        if set(given) - {"path", "require_mount", "mount_point"} or not isinstance(path or "", str):
+            raise Refusal(name, "its override must be a path, or a dictionary of path, require_mount and mount_point")
+        if not path and (required or point):
+            raise Refusal(name, "its override has a rule for its mount and no path", "give it a path")
+        paths[name] = path
+        try:
+            rules[name] = MountRule.of(name, module.boolean(required or False), point)
+        except TypeError:
+            raise Refusal(name, f"require_mount cannot be {required!r}", "give true or false") from None
+    return paths, rules
+
+
+def ownership_of(module: AnsibleModule) -> Ownership:
+    """Return who is to own the directories that are ours to make."""
+    owner, group, mode = (module.params[name] for name in ("owner", "group", "mode"))
+    if not re.fullmatch(r"0[0-7]{3,4}", mode):
+        raise Refusal("mode", f"{mode!r} must be an octal number that begins with 0", 'write it in quotes, like "0755"')
+    bits = int(mode, 8)
+    if bits & 0o002 and not bits & 0o1000:
+        rule = f"{mode} would let everybody replace the locations below the root"
+        raise Refusal("mode", rule, "take that permission away, or add the sticky bit")
+    uid, gid = layout_host.find_owner(owner), layout_host.find_group(group)
+    if uid is None:
+        expect(module, "owner", f"there is no user {owner!r} on this host")
+    if gid is None:
+        expect(module, "group", f"there is no group {group!r} on this host")
+    return Ownership(
+        owner if uid is None else layout_host.owner_name(uid),
+        group if gid is None else layout_host.group_name(gid),
+        bits,
+        uid,
+        gid,
+    )
+
+
+def users_of(module: AnsibleModule) -> list[User]:
+    users = []
+    for name in module.params["users"]:
+        user = layout_host.find_user(name)
+        if user is None:
+            expect(module, "users", f"there is no user {name!r} on this host")
+        else:
+            users.append(user)
+    return users
+
+
+def active_units(module: AnsibleModule, systemctl: Systemctl) -> list[str]:
+    """Return those of the units to restart that are active, and refuse one that does not exist."""
+    active = []
+    units = systemctl.show([unit_name(name) for name in module.params["restart"]], ["ActiveState"])
+    for name, properties in units.items():
+        if properties["LoadState"] == "not-found":
+            expect(module, "restart", f"there is no unit {name} on this host")
+        elif properties["ActiveState"] not in ("inactive", "failed", "deactivating"):
+            active.append(name)
+    return active
+
+
+def former_layout(path: str) -> dict[str, Any]:
+    """Return the recorded layout, or an empty one."""
+    record = records.read(path)
+    if record is None:
+        return {"root": None, "volume_root": None, "environment_prefix": None, "locations": {}}
+    try:
+        for location in record["locations"].values():
+            FilesystemId.from_json(location["filesystem"])
+            location["path"] + location["mount_point"]
+        record["root"], record["volume_root"], record["environment_prefix"]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise StowageError(f"{path}: is not a layout ({error!r}); move it away and roll out again") from error
+    return record
+
+
+def paths_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the paths of a recorded layout by name."""
+    paths = {name: location["path"] for name, location in record["locations"].items()}
+    return {**paths, **{name: record[name] for name in ("root", "volume_root") if record[name] is not None}}
+
+
+def record_of(
+    layout: Layout, places: Mapping[str, Place], rules: Mapping[str, MountRule], prefix: str
+) -> dict[str, Any]:
+    """Return the layout as it is recorded; a default has the mount rule of its parent."""
+    locations = {}
+    for name in NAMES:
+        place = places[name]
+        locations[name] = {
+            "path": place.path,
+            "override": name in layout.overridden,
+            "require_mount": rules[name].required,
+            "mount_point": place.mount.point,
+            "filesystem": place.filesystem.to_json(),
+        }
+    return {
+        "root": layout.root,
+        "volume_root": layout.volume_root,
+        "environment_prefix": prefix,
+        "locations": locations,
+    }
+
+
+def body(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
+    overrides, rules = overrides_of(module)
+    layout = resolve(module.params["root"], overrides, module.params["volume_root"])
+    check_apart(layout)
+    rules["root"] = MountRule.of("root", module.params["require_mount"], module.params["mount_point"])
+    for name in layout.defaults:
+        rules[name] = rules[layout.parent(name)]
+    for name in layout.overridden:
+        rules.setdefault(name, MountRule())
+    host = Places()
+    with nullcontext() if module.check_mode else host_lock(host):
+        return lay_out(module, differences, host, layout, rules)
+
+
+def lay_out(
+    module: AnsibleModule, differences: Differences, host: Places, layout: Layout, rules: Mapping[str, MountRule]
+) -> Mapping[str, Any]:
+    """Compare, refuse, and only then change, in the order in which a failure half way leaves the host usable."""
+    prefix = check_prefix(module.params["environment_prefix"])
+    environment_path = check_path(module.params["environment_file"], "environment_file")
+    wanted, users = ownership_of(module), users_of(module)
+    systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
+    active = active_units(module, systemctl)
+    former = former_layout(host.layout_json)
+    places = layout_host.find_all(layout, mounts.read())
+    for name in ("root", *NAMES):
+        rules[name].check(name, places[name])
+        if name in former["locations"] and not module.params["accept_new_filesystem"]:
+            layout_host.check_same_filesystem(name, places[name], former["locations"][name])
+
+    plan = layout_host.directories(layout, places, wanted)
+    present = {path: layout_host.ownership(path) for path in plan}
+    record = record_of(layout, places, rules, prefix)
+    changing = note_directories(differences, plan, present)
+    layout_host.check_users(users, places, wanted, [path for path in changing if present[path] is not None])
+    for key in ("root", "volume_root", "environment_prefix"):
+        differences.note(key, record[key], former[key])
+    for name in NAMES:
+        differences.note(f"location {name}", record["locations"][name], former["locations"].get(name))
+    environment = environment_file.render(layout.settings(prefix))
+    environment_differs = note_environment(differences, environment_path, environment)
+    pending_path = os.path.join(host.run, "restarts.json")
+    pending = records.read(pending_path) or {}
+    # A run that failed between the file and the restart has left its units here; a reboot restarts them all.
+    left = [unit for unit in pending.get(environment_path, []) if unit in active]
+    restart = active if environment_differs else left
+    differences.note("restarted", restart, [])
+    for sentence in moved(layout, paths_of(former)):
+        module.warn(sentence)
+
+    def do(action: str, work: Callable[[], object]) -> None:
+        if not module.check_mode:
+            work()
+        differences.act(action)
+
+    for path in changing:
+        verb = "make" if present[path] is None else "set owner and mode of"
+        do(f"{verb} directory {path}", lambda path=path: layout_host.make(path, plan[path]))  # type: ignore[misc]
+    if changing and not module.check_mode:
+        layout_host.check_users(users, layout_host.find_all(layout, mounts.read()), wanted)
+    if record != former:
+        do(f"write {host.layout_json}", lambda: records.write(host.layout_json, record))
+    if environment_differs:
+        if restart and not module.check_mode:
+            records.write(pending_path, {**pending, environment_path: restart})
+        do(f"write {environment_path}", lambda: records.write_bytes(environment_path, environment))
+    for unit in restart:
+        do(f"restart {unit}", lambda unit=unit: systemctl.restart(unit))  # type: ignore[misc]
+    if environment_path in {**pending, environment_path: restart} and not module.check_mode:
+        forget(pending_path, pending, environment_path)
+    return {**record, "settings": layout.settings(), "restarted": restart}
+
+
+def note_directories(
+    differences: Differences, plan: Mapping[str, Ownership], present: Mapping[str, Ownership | None]
+) -> list[str]:
+    """Note the directories that differ, and return them."""
+    return [
+        path
+        for path, ownership in plan.items()
+        if differences.note(
+            f"directory {path}", ownership.to_json(), None if (now := present[path]) is None else now.to_json()
+        )
+    ]
+
+
+def note_environment(differences: Differences, path: str, wanted: bytes) -> bool:
+    """Note how the environment file differs, and return whether it does; refuse one that is not ours."""
+    now = own_files.read(path, environment_file.is_ours, "environment_file")
+    text = None if now is None else now.decode("utf-8", "replace")
+    differences.note(f"environment {path}", wanted.decode("utf-8"), text)
+    return not records.is_current(path, wanted)
+
+
+def forget(path: str, pending: Mapping[str, Any], environment_path: str) -> None:
+    """Remove the note that units wait for a restart."""
+    rest = {key: units for key, units in pending.items() if key != environment_path}
+    if rest:
+        records.write(path, rest)
+    else:
+        records.remove(path)
+
+
+def main() -> None:
+    run(AnsibleModule(ARGUMENT_SPEC, supports_check_mode=True), body)
+
+
+if __name__ == "__main__":
+    main()
