@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Callable, Iterator, Optional
 
 from .errors import printable
 from .syscalls import open_beneath
@@ -35,6 +35,8 @@ _CHECK_POINTS = 256
 # tables again and again when memory is short, so entries are sorted by inode, as many at a time as memory allows.
 _LARGE_DIRECTORY = 512 * 1024
 _BATCH = 32768
+
+_LONGEST_PATH = 1000  # characters, in messages
 
 # Between listing a name and opening it the owner may remove it or put something else there: no problem of ours.
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -55,13 +57,13 @@ class Problem:
 class _Level:
     """A directory on the way from the root to where the walk is."""
 
-    __slots__ = ("name", "dev", "ino", "fd", "kept", "waiting")
+    __slots__ = ("dev", "fd", "ino", "kept", "name", "waiting")
 
     def __init__(self, name: str, fd: int, status: os.stat_result) -> None:
         self.name = name
         self.dev = status.st_dev
         self.ino = status.st_ino
-        self.fd: Optional[int] = fd
+        self.fd: int | None = fd
         self.kept = False  # a check point: stays open when it is far above
         self.waiting: list[str] = []
 
@@ -69,7 +71,7 @@ class _Level:
 class Directory:
     """One visited directory."""
 
-    __slots__ = ("fd", "status", "_walk", "_waiting", "_listed")
+    __slots__ = ("_listed", "_waiting", "_walk", "fd", "status")
 
     def __init__(self, fd: int, status: os.stat_result, walk: Walk, waiting: list[str]) -> None:
         self.fd = fd
@@ -121,7 +123,7 @@ class Walk:
         self,
         root_fd: int,
         report: Callable[[Problem], None],
-        leaving: Optional[Callable[[int, str], bool]] = None,
+        leaving: Callable[[int, str], bool] | None = None,
         prefix: str = "",
     ) -> None:
         self._report = report
@@ -133,7 +135,7 @@ class Walk:
     def __iter__(self) -> Iterator[Directory]:
         root = self._levels[0]
         assert root.fd is not None
-        visited: Optional[Directory] = Directory(root.fd, os.fstat(root.fd), self, root.waiting)
+        visited: Directory | None = Directory(root.fd, os.fstat(root.fd), self, root.waiting)
         try:
             while True:
                 if visited is not None:
@@ -150,39 +152,44 @@ class Walk:
         finally:
             self._forget(1)
 
-    def path(self, name: str = "") -> str:
-        """Where the walk is, for messages; the middle of a very long path is left out."""
-        names = [level.name for level in self._levels[1:]] + ([name] if name else [])
-        if len(names) > 16:
-            names = names[:8] + [f"({len(names) - 16} more)"] + names[-8:]
-        path = "/".join(names)
-        return printable("/".join(part for part in (self._prefix, path) if part) or ".")
+    def path(self, name: str = "", depth: int | None = None) -> str:
+        """Where the walk is, or was at `depth`, for messages; the middle of a very long path is left out."""
+        end = len(self._levels) if depth is None else depth + 1
+        middle = max(1, end - 8)
+        names = [level.name for level in self._levels[1 : min(9, middle)]]
+        if middle > 9:
+            names.append("...")
+        names += [level.name for level in self._levels[middle:end]]
+        path = printable("/".join(part for part in (self._prefix, *names, name) if part) or ".")
+        return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]}...{path[-_LONGEST_PATH // 2 :]}"
 
-    def problem(self, error: OSError, name: str = "") -> None:
+    def problem(self, error: OSError, name: str = "", depth: int | None = None) -> None:
         """Reports what the kernel refused, at `name` in the present directory or at the directory itself."""
-        self._report(Problem(self.path(name), os.strerror(error.errno or errno.EIO)))
+        self._report(Problem(self.path(name, depth), os.strerror(error.errno or errno.EIO)))
 
-    def split(self) -> Optional[tuple[int, str]]:
+    def skipped(self, name: str, depth: int | None = None) -> None:
+        """Reports a mount at `name` in the present directory."""
+        self._report(Problem(self.path(name, depth), "another filesystem is mounted there", missing=False))
+
+    def split(self) -> tuple[int, str] | None:
         """Gives away one directory that waits to be visited: its descriptor, for the caller to close, and its path.
 
         Taken high in the tree, where most is below it, and only when another one is left for this walk.
         """
-        first = max(0, len(self._levels) - _WINDOW)
-        candidates = [level for level in islice(self._levels, first, None) if level.waiting and level.fd is not None]
-        if sum(len(level.waiting) for level in candidates) < 2:
+        levels = self._levels
+        window = range(max(0, len(levels) - _WINDOW), len(levels))
+        depths = [depth for depth in window if levels[depth].waiting and levels[depth].fd is not None]
+        if sum(len(levels[depth].waiting) for depth in depths) < 2:
             return None
-        level = candidates[0]
+        depth = depths[0]
+        level = levels[depth]
+        assert level.fd is not None
         name = level.waiting.pop()
-        here = self._levels
-        self._levels = here[: here.index(level) + 1]
         try:
-            assert level.fd is not None
-            return self._open(level.fd, name)[0], self.path(name)
+            return self._open(level.fd, name)[0], self.path(name, depth)
         except OSError as error:
-            self._refused(error, name)
+            self._refused(error, name, depth)
             return None
-        finally:
-            self._levels = here
 
     @staticmethod
     def _open(parent_fd: int, name: str) -> tuple[int, os.stat_result]:
@@ -193,13 +200,13 @@ class Walk:
             os.close(fd)
             raise
 
-    def _refused(self, error: OSError, name: str) -> None:
+    def _refused(self, error: OSError, name: str, depth: int | None = None) -> None:
         if error.errno == errno.EXDEV:
-            self._report(Problem(self.path(name), "another filesystem is mounted there", missing=False))
+            self.skipped(name, depth)
         elif error.errno not in _GONE:
-            self.problem(error, name)
+            self.problem(error, name, depth)
 
-    def _enter(self, name: str) -> Optional[Directory]:
+    def _enter(self, name: str) -> Directory | None:
         parent_fd = self._descriptor()
         if parent_fd is None:
             return None
@@ -224,7 +231,7 @@ class Walk:
         if parent_fd is not None and self._leaving(parent_fd, name):
             self._levels[-1].waiting.append(name)
 
-    def _descriptor(self) -> Optional[int]:
+    def _descriptor(self) -> int | None:
         """The descriptor of the present level, opened again when it was closed.
 
         None when a level on the way is no longer what it was: that level and all below it are given up.
@@ -260,8 +267,7 @@ class Walk:
             if error.errno not in _GONE:
                 what = os.strerror(error.errno or errno.EIO)
         depth = self._levels.index(level)
-        self._forget(depth + 1)
-        self._report(Problem(self.path(), what))
+        self._report(Problem(self.path(depth=depth), what))
         self._forget(depth)
         return False
 

@@ -1,0 +1,43 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keeping background work from taking a busy neighbor's time."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+# Working and sleeping alternate within about 20 ms at a share of 0.25, so that a neighbor notices no stutter.
+_SLICE = 0.005
+# Time that passed because the disk or the scheduler let us wait is not work to make up for.
+_LONGEST_SLEEP = 0.1
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much of one core's time a process may take for work in the background, from above 0 to 1."""
+
+    share: float = 0.25
+
+
+class Pacer:
+    """Sleeps so that the time between two sleeps is the share of the whole that a pace allows."""
+
+    def __init__(self, pace: Pace | None) -> None:
+        self._sleep_for_work = 0.0 if pace is None else 1 / pace.share - 1
+        self._since = time.monotonic()
+
+    def step(self) -> None:
+        """Called after each bit of work of at most some milliseconds."""
+        if self._sleep_for_work:
+            worked = time.monotonic() - self._since
+            if worked >= _SLICE:
+                time.sleep(min(worked * self._sleep_for_work, _LONGEST_SLEEP))
+                self._since = time.monotonic()
+
+
+def run_in_background() -> None:
+    """Lets the calling process run only on time that no other process of its control group or session wants."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
