@@ -1,0 +1,225 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether directories are in use, by the kernel's evidence: one look at the whole host for all of them.
+
+What counts: a mount of the directory, below it or into it in any mount namespace, an overlay's layer, an NFS export,
+a loop device's file, and an open file or directory, mapping, root or working directory of any task. What cannot be
+read counts as use of every directory. Regular files that this cannot see open are the matter of ``write_leases``.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from . import mounts as mount_table
+from .errors import StowageError, printable
+from .mounts import Mount
+from .paths import overlap
+from .syscalls import open_beneath
+from .use_child import Undetermined, answer_of
+from .use_exports import exported
+from .use_mounts import Namespaces, Overlay, inside, place_in_filesystem, uses
+from .use_processes import Held, Tasks
+from .walk import Problem, Walk
+
+DEADLINE_S = 60.0
+_MOST = 20
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A copy that is to go, wherever it is at the moment."""
+
+    name: str
+    """The copy's name."""
+    fd: int
+    """Its directory."""
+    device: str
+    """The filesystem, as mountinfo names it."""
+    place: str
+    """Where it is within the filesystem."""
+    around: tuple[str, ...]
+    """Directories within the filesystem that hold nothing but copies."""
+    paths: tuple[str, ...]
+    """Where it is on this host, and where it was before it was moved aside."""
+
+    @classmethod
+    def of(cls, name: str, fd: int, drives_fd: int, mounts: Sequence[Mount]) -> Victim:
+        """Return the victim open at *fd*, a copy that has, or had, its place in the directory open at *drives_fd*."""
+        mount, path = _located(fd, mounts)
+        drives_mount, drives = _located(drives_fd, mounts)
+        return cls(
+            name,
+            fd,
+            mount.device,
+            place_in_filesystem(path, mount),
+            (place_in_filesystem(drives, drives_mount),),
+            tuple(dict.fromkeys((path, os.path.join(drives, name)))),
+        )
+
+
+def _located(fd: int, mounts: Sequence[Mount]) -> tuple[Mount, str]:
+    mount = mount_table.of_fd(fd, mounts)
+    path = os.readlink(f"/proc/self/fd/{fd}")
+    if not inside(path, mount.point):
+        raise StowageError(f"{printable(path)}: not below {printable(mount.point)}, where its filesystem is mounted")
+    return mount, path
+
+
+def in_use(victims: Sequence[Victim], deadline_s: float = DEADLINE_S) -> dict[str, list[str]]:
+    """Return for each victim, by name, the evidence that it is in use, each as one line; an empty list is no use.
+
+    When the look at the host fails or has not ended after *deadline_s* seconds, every victim is in use.
+    """
+    if not victims:
+        return {}
+    owner = os.getpid()
+    try:
+        found: dict[str, list[str]] = answer_of(lambda: _look(victims, owner), deadline_s)
+    except Undetermined as error:
+        return {victim.name: [f"could not be determined: {error}"] for victim in victims}
+    return found
+
+
+def _look(victims: Sequence[Victim], owner: int) -> dict[str, list[str]]:
+    held = Held()
+    namespaces = Namespaces(held.unknown.append)
+    tasks = Tasks(namespaces, held, {victim.device for victim in victims}, owner, [victim.fd for victim in victims])
+    tasks.look()
+    namespaces.finish()
+    for status, what in namespaces.layers:
+        held.identities.setdefault((status.st_dev, status.st_ino), f"it holds {what}")
+    for path, device in _loop_devices():
+        _hold(held, path, f"{device} is a loop device on {printable(path)}")
+    mounts = mount_table.read()
+    exports = [(path, _real(path)) for path in exported()]
+    return {
+        victim.name: list(dict.fromkeys(_evidence(victim, held, namespaces, mounts, exports)))[:_MOST]
+        for victim in victims
+    }
+
+
+def _evidence(
+    victim: Victim, held: Held, namespaces: Namespaces, mounts: Sequence[Mount], exports: Sequence[tuple[str, str]]
+) -> Iterator[str]:
+    for text in held.unknown:
+        yield f"could not be determined: {text}"
+    for view in namespaces.views:
+        yield from uses(view, victim.device, victim.place, victim.around)
+    for overlay in namespaces.overlays.values():
+        yield from _named(victim, overlay)
+    for path, real in exports:
+        if _exports(path, real, victim, mounts):
+            yield f"NFS export {printable(path)} reaches it"
+    for path, text in held.removed:
+        if {victim.name, os.path.basename(victim.paths[0])} & set(path.split("/")):
+            yield text
+    yield from _held_inside(victim, held, list(namespaces.overlays.values()))
+
+
+def _held_inside(victim: Victim, held: Held, overlays: Sequence[Overlay]) -> Iterator[str]:
+    """Go through the victim once and compare everything in it with all that is held on this host."""
+    numbers = {inode for _device, inode in held.identities} | set(held.inodes)
+    relative: dict[str, list[tuple[str, Overlay]]] = {}
+    for overlay in overlays:
+        for layer in overlay.relative:
+            for path in layer:
+                relative.setdefault(path.split("/", 1)[0], []).append((path, overlay))
+    problems: list[Problem] = []
+    walk = Walk(victim.fd, problems.append)
+    for directory in walk:
+        yield from _matches(held, directory.status)
+        if relative:
+            yield from _relative_layers(directory.fd, relative)
+        for entry in directory.files():
+            if entry.inode() in numbers:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    yield f"{walk.path(entry.name)} was removed while it was looked at"
+                else:
+                    yield from _matches(held, status)
+    for problem in problems:
+        yield f"could not be determined: {problem}" if problem.missing else str(problem)
+
+
+def _matches(held: Held, status: os.stat_result) -> Iterator[str]:
+    text = held.identities.get((status.st_dev, status.st_ino)) or held.inodes.get(status.st_ino)
+    if text is not None:
+        yield text
+
+
+def _named(victim: Victim, overlay: Overlay) -> Iterator[str]:
+    """Tell an overlay's layer whose path names the victim, or that may lead anywhere."""
+    for layer in overlay.absolute + overlay.relative:
+        for path in layer:
+            parts = path.split("/")
+            if victim.name in parts:
+                yield f"the overlay at {overlay.point} has the layer {printable(path)}"
+            if not path.startswith("/") and ".." in parts:
+                yield f"could not be determined: the overlay at {overlay.point} has the layer {printable(path)}"
+
+
+def _relative_layers(dir_fd: int, relative: dict[str, list[tuple[str, Overlay]]]) -> Iterator[str]:
+    """Tell each overlay whose layer would be found from this directory, in which it may have been mounted."""
+    for first in relative.keys() & set(os.listdir(dir_fd)):
+        for path, overlay in relative[first]:
+            if _leads_on(dir_fd, path):
+                where = f"the overlay at {overlay.point}"
+                yield f"could not be determined: {where} may have its layer {printable(path)} in it"
+
+
+def _leads_on(dir_fd: int, path: str) -> bool:
+    first, *rest = [part for part in path.split("/") if part]
+    try:
+        fd = open_beneath(dir_fd, os.fsencode(first))
+    except OSError as error:
+        # A plain file has nothing below it. What cannot be opened as a directory, a symlink for one, may lead there.
+        return not (error.errno == errno.ENOENT or (error.errno == errno.ENOTDIR and _is_plain(dir_fd, first)))
+    try:
+        return not rest or rest[0] in os.listdir(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_plain(dir_fd: int, name: str) -> bool:
+    try:
+        return not os.path.islink(f"/proc/self/fd/{dir_fd}/{name}")
+    except OSError:
+        return False
+
+
+def _exports(path: str, real: str, victim: Victim, mounts: Sequence[Mount]) -> bool:
+    if any(overlap(one, other) for one in {path, real} for other in victim.paths):
+        return True
+    mount = mount_table.of_path(real, mounts)
+    if mount.device != victim.device:
+        return False
+    return overlap(place_in_filesystem(real, mount), victim.place)
+
+
+def _real(path: str) -> str:
+    """Return where an exported path leads; one that is not there cannot be served and is taken as it is written."""
+    return os.path.realpath(path)
+
+
+def _loop_devices() -> Iterator[tuple[str, str]]:
+    for place in glob.glob("/sys/block/loop*/loop/backing_file"):
+        try:
+            with open(place, "rb") as stream:
+                yield os.fsdecode(stream.read().rstrip(b"\n")), f"/dev/{place.split('/')[3]}"
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENXIO, errno.ENODEV):  # detached meanwhile
+                raise
+
+
+def _hold(held: Held, path: str, text: str) -> None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return  # as its opener named it, perhaps in another namespace: the write leases find such a file
+    held.identities.setdefault((status.st_dev, status.st_ino), text)

@@ -1,0 +1,210 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Questions that may hang are asked in child processes: one that is late or fails leaves its question unanswered.
+
+A child dies with the process that started it, so that nothing is left behind whoever is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, Optional
+
+from .errors import StowageError, printable
+
+_PR_SET_PDEATHSIG = 1
+_ASIDE_AFTER_S = 0.05
+_ANSWER = struct.Struct("=iQQQ")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Undetermined(StowageError):
+    """A question about the host has no answer; whoever asked must assume the worst."""
+
+
+def answer_of(body: Callable[[], Any], deadline_s: float) -> Any:
+    """Return what *body*, run in a child, returns; it must fit in JSON.
+
+    :raises Undetermined: when it fails, or has not answered after *deadline_s* seconds
+    """
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _be_child(parent, lambda: _write(writer, _said_by(body)))
+    os.close(writer)
+    try:
+        data = _read_line(reader, time.monotonic() + deadline_s)
+    finally:
+        os.close(reader)
+        _end(pid)
+    if data is None:
+        raise Undetermined(f"no answer within {deadline_s:g} s")
+    try:
+        said = json.loads(data)
+    except ValueError:
+        raise Undetermined("the process that looked died") from None
+    if "failed" in said:
+        raise Undetermined(said["failed"])
+    return said["answer"]
+
+
+def _said_by(body: Callable[[], Any]) -> dict[str, Any]:
+    try:
+        return {"answer": body()}
+    except OSError as error:
+        name = f"{printable(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        return {"failed": f"{name}{error.strerror or error}"}
+    except Exception as error:  # whatever it was, the parent must hear that there is no answer
+        return {"failed": f"{type(error).__name__}: {error}" if not isinstance(error, StowageError) else str(error)}
+
+
+def _be_child(parent: int, work: Callable[[], None]) -> NoReturn:
+    status = 1
+    try:
+        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        if os.getppid() == parent:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            # The kernel's word that somebody wants a file on which a lease is held.
+            signal.signal(signal.SIGIO, signal.SIG_IGN)
+            work()
+            status = 0
+    finally:
+        os._exit(status)
+
+
+def _write(fd: int, value: Any) -> None:
+    data = memoryview(json.dumps(value).encode("ascii") + b"\n")
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _read_line(fd: int, deadline: float) -> Optional[bytes]:
+    """Return a line, less when the writer died, None when it is late."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    data = b""
+    while not data.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return None
+        more = os.read(fd, 1 << 16)
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 2
+    # One that waits for a dead disk cannot be ended now; it ends when the kernel lets go of it.
+    while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a path or descriptor led to."""
+
+    dev: int
+    ino: int
+    links: int
+
+
+Then = Callable[[Optional[Identity], int], None]
+
+
+@dataclass
+class _Helper:
+    pid: int
+    link: socket.socket
+    then: Optional[Then] = None
+
+
+class Prober:
+    """Asks what paths lead to, in helpers: a path on a dead server holds up its own helper only.
+
+    *then* is called with the identity, or None and the kernel's errno, or None and 0 when there was no answer.
+    """
+
+    def __init__(self) -> None:
+        self.pids: set[int] = set()
+        self._spare: Optional[_Helper] = None
+        self._aside: list[_Helper] = []
+
+    def ask(self, path: str, then: Then) -> None:
+        helper = self._spare or self._start()
+        self._spare = None
+        helper.then = then
+        helper.link.send(os.fsencode(path))
+        if self._heard(helper, _ASIDE_AFTER_S):
+            self._spare = helper
+        else:
+            self._aside.append(helper)
+
+    def finish(self, patience_s: float) -> None:
+        """Collect the answers that were late; what is still missing after *patience_s* seconds has none."""
+        deadline = time.monotonic() + patience_s
+        for helper in self._aside:
+            if not self._heard(helper, max(0.0, deadline - time.monotonic())) and helper.then is not None:
+                helper.then(None, 0)
+        for helper in [*self._aside, *([self._spare] if self._spare else [])]:
+            helper.link.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(helper.pid, signal.SIGKILL)
+        self._aside, self._spare = [], None
+
+    @staticmethod
+    def _heard(helper: _Helper, timeout_s: float) -> bool:
+        helper.link.settimeout(max(timeout_s, 0.001))
+        try:
+            data = helper.link.recv(_ANSWER.size)
+        except socket.timeout:
+            return False
+        if len(data) != _ANSWER.size:
+            raise Undetermined("a process that looked died")
+        number, dev, ino, links = _ANSWER.unpack(data)
+        assert helper.then is not None
+        helper.then(None if number else Identity(dev, ino, links), number)
+        return True
+
+    def _start(self) -> _Helper:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _be_child(parent, lambda: _answer(theirs))
+        theirs.close()
+        self.pids.add(pid)
+        return _Helper(pid, ours)
+
+
+def _answer(link: socket.socket) -> None:
+    while True:
+        path = link.recv(1 << 16)
+        if not path:
+            return
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            link.send(_ANSWER.pack(error.errno or 5, 0, 0, 0))
+        else:
+            link.send(_ANSWER.pack(0, status.st_dev, status.st_ino, status.st_nlink))

@@ -1,0 +1,43 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The NFS exports of this host: remote readers hold no descriptor here, so an export is a use of what it reaches."""
+
+from __future__ import annotations
+
+import os
+import re
+
+KERNEL_TABLE = "/proc/fs/nfsd/exports"
+ALL_TABLE = "/var/lib/nfs/etab"
+
+_LINE = re.compile(rb"(\S+)\s+(\S.*)")
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+def exported() -> list[str]:
+    """Return every exported path; the kernel's table has only those that a client has asked for since the last flush.
+
+    :raises OSError: when a table is there and cannot be read
+    """
+    paths: dict[str, None] = {}
+    for table in (KERNEL_TABLE, ALL_TABLE):
+        try:
+            with open(table, "rb") as stream:
+                text = stream.read()
+        except FileNotFoundError:
+            continue  # no NFS server, or one that exports nothing
+        paths.update(dict.fromkeys(parse(text)))
+    return list(paths)
+
+
+def parse(text: bytes) -> list[str]:
+    """Return the paths of an export table.
+
+    Those that the server makes up for version 4, so that clients can walk to what is exported, export nothing.
+    """
+    paths = []
+    for line in text.splitlines():
+        match = None if line.startswith(b"#") else _LINE.match(line)
+        if match is not None and b"v4root" not in re.split(rb"[(),]", match.group(2)):
+            paths.append(os.fsdecode(_OCTAL.sub(lambda octal: bytes((int(octal.group(1), 8),)), match.group(1))))
+    return paths
