@@ -20,7 +20,7 @@ from .errors import StowageError, printable
 from .mounts import Mount
 from .paths import overlap
 from .syscalls import open_beneath
-from .use_child import Undetermined, answer_of
+from .use_child import NoAnswerError, answer_of
 from .use_exports import exported
 from .use_mounts import Namespaces, Overlay, inside, place_in_filesystem, uses
 from .use_processes import Held, Tasks
@@ -80,7 +80,7 @@ def in_use(victims: Sequence[Victim], deadline_s: float = DEADLINE_S) -> dict[st
     owner = os.getpid()
     try:
         found: dict[str, list[str]] = answer_of(lambda: _look(victims, owner), deadline_s)
-    except Undetermined as error:
+    except NoAnswerError as error:
         return {victim.name: [f"could not be determined: {error}"] for victim in victims}
     return found
 

@@ -29,14 +29,14 @@ _ANSWER = struct.Struct("=iQQQ")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Undetermined(StowageError):
+class NoAnswerError(StowageError):
     """A question about the host has no answer; whoever asked must assume the worst."""
 
 
 def answer_of(body: Callable[[], Any], deadline_s: float) -> Any:
     """Return what *body*, run in a child, returns; it must fit in JSON.
 
-    :raises Undetermined: when it fails, or has not answered after *deadline_s* seconds
+    :raises NoAnswerError: when it fails, or has not answered after *deadline_s* seconds
     """
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -53,13 +53,13 @@ def answer_of(body: Callable[[], Any], deadline_s: float) -> Any:
         os.close(reader)
         _end(pid)
     if data is None:
-        raise Undetermined(f"no answer within {deadline_s:g} s")
+        raise NoAnswerError(f"no answer within {deadline_s:g} s")
     try:
         said = json.loads(data)
     except ValueError:
-        raise Undetermined("the process that looked died") from None
+        raise NoAnswerError("the process that looked died") from None
     if "failed" in said:
-        raise Undetermined(said["failed"])
+        raise NoAnswerError(said["failed"])
     return said["answer"]
 
 
@@ -95,7 +95,7 @@ def _write(fd: int, value: Any) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _read_line(fd: int, deadline: float) -> Optional[bytes]:
+def _read_line(fd: int, deadline: float) -> bytes | None:
     """Return a line, less when the writer died, None when it is late."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
@@ -136,7 +136,7 @@ Then = Callable[[Optional[Identity], int], None]
 class _Helper:
     pid: int
     link: socket.socket
-    then: Optional[Then] = None
+    then: Then | None = None
 
 
 class Prober:
@@ -147,7 +147,7 @@ class Prober:
 
     def __init__(self) -> None:
         self.pids: set[int] = set()
-        self._spare: Optional[_Helper] = None
+        self._spare: _Helper | None = None
         self._aside: list[_Helper] = []
 
     def ask(self, path: str, then: Then) -> None:
@@ -180,7 +180,7 @@ class Prober:
         except socket.timeout:
             return False
         if len(data) != _ANSWER.size:
-            raise Undetermined("a process that looked died")
+            raise NoAnswerError("a process that looked died")
         number, dev, ino, links = _ANSWER.unpack(data)
         assert helper.then is not None
         helper.then(None if number else Identity(dev, ino, links), number)

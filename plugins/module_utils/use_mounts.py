@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
 
 from . import mounts as mount_table
 from .errors import StowageError, printable
@@ -126,7 +125,7 @@ class Namespaces:
         self._home_id = os.fstat(self._home).st_ino
         self._enter(self._home, self._home_id, "this host")
 
-    def add_task(self, pid: int, tid: int, described: Callable[[], str]) -> Optional[int]:
+    def add_task(self, pid: int, tid: int, described: Callable[[], str]) -> int | None:
         """Look at the namespace of a task and at the table as it sees it; return the namespace's number."""
         base = f"/proc/{pid}/task/{tid}"
         try:
@@ -257,9 +256,10 @@ def uses(view: View, device: str, place: str, around: Sequence[str]) -> Iterator
         if mount.device == device and (inside(mount.root, place) or mount.root in around):
             yield f"mounted at {printable(mount.point)} in {view.seen_by}"
         above = by_id.get(mount.parent)
-        if above is not None and above is not mount and above.device == device and inside(mount.point, above.point):
-            if inside(place_in_filesystem(mount.point, above), place):
-                yield f"{printable(mount.fstype)} is mounted inside it, at {printable(mount.point)} in {view.seen_by}"
+        if above is None or above is mount or above.device != device or not inside(mount.point, above.point):
+            continue
+        if inside(place_in_filesystem(mount.point, above), place):
+            yield f"{printable(mount.fstype)} is mounted inside it, at {printable(mount.point)} in {view.seen_by}"
 
 
 def _namespace_number(link: str) -> int:

@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Optional
 
 from . import mounts as mount_table
 from .errors import printable
@@ -158,7 +157,7 @@ class Tasks:
             if namespace is not None:
                 self._namespaces.add_descriptor(path, int(namespace.group(1)), _described(pid))
 
-    def _link(self, pid: int, path: str, what: str, namespace: Optional[int]) -> None:
+    def _link(self, pid: int, path: str, what: str, namespace: int | None) -> None:
         text = os.readlink(path)
         elsewhere = False
         table = self._namespaces.tables.get(namespace) if namespace is not None else None
@@ -166,8 +165,8 @@ class Tasks:
             elsewhere = is_shared(mount_table.of_path(text, table.mounts).fstype)
         self._ask(path, pid, what, text, None, elsewhere)
 
-    def _ask(self, path: str, pid: int, what: str, text: str, inode: Optional[int], elsewhere: bool) -> None:
-        def then(identity: Optional[Identity], number: int) -> None:
+    def _ask(self, path: str, pid: int, what: str, text: str, inode: int | None, elsewhere: bool) -> None:
+        def then(identity: Identity | None, number: int) -> None:
             if identity is not None:
                 self._found(identity, pid, what, text)
             elif number:

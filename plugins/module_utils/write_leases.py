@@ -13,7 +13,7 @@ import fcntl
 import os
 import stat
 
-from .use_child import Undetermined, answer_of
+from .use_child import NoAnswerError, answer_of
 from .walk import Problem, Walk
 
 DEADLINE_S = 600.0
@@ -27,7 +27,7 @@ def open_file(root_fd: int, deadline_s: float = DEADLINE_S) -> str:
     """
     try:
         return str(answer_of(lambda: _first_refusal(root_fd), deadline_s))
-    except Undetermined as error:
+    except NoAnswerError as error:
         return f"could not be determined: write leases: {error}"
 
 
