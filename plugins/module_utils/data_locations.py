@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any
 
 from . import mounts as mount_table
 from . import records
-from .errors import StowageError
+from .drive_records import Found, Holdings
+from .errors import Refusal, StowageError
 from .mounts import FilesystemId, Mount
 from .owner import XATTR, read_mark
 from .places import Places
+from .syscalls import open_beneath
 
 KIND = "data-location"
+COPY = "copy"
 DRIVES = b"drives"
 LOCKS = b".stowage/locks"
 PENDING = b".stowage-trash/pending"
@@ -47,8 +51,8 @@ class DataLocation:
             value.get("left", 0.0),
         )
 
-    def to_json(self) -> Dict[str, Any]:
-        value: Dict[str, Any] = {
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
             "path": self.path,
             "host": self.host,
             "filesystem": self.filesystem.to_json(),
@@ -58,24 +62,28 @@ class DataLocation:
         return value
 
 
-class NotThere(StowageError):
+class NotThere(StowageError):  # noqa: N818 - what is raised is a finding
     """A data location cannot be reached as the one that was chosen: nothing may be made or removed in it.
 
     :param reason: ``missing``, ``filesystem`` (not mounted, or another one in its place), ``mark`` or ``inode``
     """
 
-    def __init__(self, path: str, reason: str, rule: str, remedy: str) -> None:
+    def __init__(self, location: DataLocation, reason: str, rule: str) -> None:
+        self.path = location.path
         self.reason = reason
-        super().__init__(f"data location {path}: {rule}; {remedy}")
+        super().__init__(
+            f"data location {location.path}: {rule}; bring its disk back, or, if it is gone for good,"
+            f" give it up with forget: {location.identity}"
+        )
 
 
-def load(places: Places) -> Optional[DataLocation]:
+def load(places: Places) -> DataLocation | None:
     """Return this host's data location, or None when none has been chosen."""
     value = records.read(places.data_location_json)
     return None if value is None else _parsed(value, places.data_location_json)
 
 
-def load_former(places: Places) -> List[DataLocation]:
+def load_former(places: Places) -> list[DataLocation]:
     """Return the data locations that this host had before and that may still hold copies."""
     path = places.former_locations_json
     return [_parsed(value, path) for value in (records.read(path) or {}).get("locations", [])]
@@ -88,7 +96,7 @@ def _parsed(value: Mapping[str, Any], path: str) -> DataLocation:
         raise records.RecordError(f"{path}: not a data location ({error!r}); roll the host out again") from error
 
 
-def open_verified(location: DataLocation, mounts: Optional[Sequence[Mount]] = None) -> int:
+def open_verified(location: DataLocation, mounts: Sequence[Mount] | None = None) -> int:
     """Return a descriptor of *location*, proven to be the folder that was chosen and on the filesystem it was on.
 
     :param mounts: the mount table; read now when left out
@@ -97,11 +105,7 @@ def open_verified(location: DataLocation, mounts: Optional[Sequence[Mount]] = No
     try:
         fd = os.open(location.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            raise NotThere(location.path, "missing", f"cannot be opened ({error.strerror})", "look at its disk") from error
-        raise NotThere(
-            location.path, "missing", "the folder is not there", "mount its disk, or choose another data location"
-        ) from error
+        raise NotThere(location, "missing", f"cannot be opened ({(error.strerror or '').lower()})") from error
     try:
         verify(fd, location, mount_table.read() if mounts is None else mounts)
     except BaseException:
@@ -115,39 +119,23 @@ def verify(fd: int, location: DataLocation, mounts: Sequence[Mount]) -> None:
     try:
         filesystem = mount_table.identify(fd, mounts)
         mark = read_mark(fd)
-    except StowageError as error:
-        raise NotThere(location.path, "mark", f"cannot be verified ({error})", "nothing is done there") from error
+    except (StowageError, OSError) as error:
+        raise NotThere(location, "mark", f"cannot be verified ({error})") from error
     if not filesystem.matches(location.filesystem):
         raise NotThere(
-            location.path,
+            location,
             "filesystem",
-            f"its filesystem ({_described(location.filesystem)}) is not mounted here, but {_described(filesystem)} is",
-            "mount its disk, or choose another data location",
+            f"its filesystem ({described(location.filesystem)}) is not mounted here, but {described(filesystem)} is",
         )
-    if mark is None and _has_mark(fd):
-        raise NotThere(
-            location.path,
-            "inode",
-            "its owner mark belongs to another directory (this one was copied or restored)",
-            "bring the original back, or choose another data location",
-        )
+    if mark is None and has_mark(fd):
+        raise NotThere(location, "inode", "its owner mark is another directory's: this one was copied or restored")
     if mark is None:
-        raise NotThere(
-            location.path,
-            "mark",
-            "it has no owner mark: it is another folder of the same name",
-            "bring the original back, or choose another data location",
-        )
+        raise NotThere(location, "mark", "it has no owner mark: it is another folder of the same name")
     if (mark.kind, mark.identity, mark.host) != (KIND, location.identity, location.host):
-        raise NotThere(
-            location.path,
-            "mark",
-            f"it is marked as {mark.kind} {mark.name} of host {mark.host}",
-            "choose another data location, or take it over with adopt_from",
-        )
+        raise NotThere(location, "mark", f"it is marked as another {mark.kind}, of host {mark.host}")
 
 
-def _has_mark(fd: int) -> bool:
+def has_mark(fd: int) -> bool:
     """Return whether there is a mark of any kind, also one that came with a copying tool."""
     try:
         os.getxattr(fd, XATTR)
@@ -158,5 +146,59 @@ def _has_mark(fd: int) -> bool:
     return True
 
 
-def _described(filesystem: FilesystemId) -> str:
+def described(filesystem: FilesystemId) -> str:
     return f"{filesystem.fstype} {filesystem.uuid or filesystem.source}"
+
+
+def check_reported(host: str, filesystems: Sequence[Any]) -> None:
+    """Refuse a host of which no local filesystem is known: nothing says what a path on it would mean."""
+    if not filesystems:
+        raise Refusal("", f"machine {host} has not reported its disks yet", "wait until it is up, then choose again")
+
+
+def holdings(locations: Sequence[DataLocation], mounts: Sequence[Mount]) -> Holdings:
+    """Return the copies in *locations*, with those that are set aside and may be put back."""
+    copies: list[Found] = []
+    strangers: list[str] = []
+    unseen: list[StowageError] = []
+    for location in locations:
+        try:
+            fd = open_verified(location, mounts)
+        except NotThere as error:
+            unseen.append(error)
+            continue
+        try:
+            for part in (DRIVES, PENDING):
+                _look(fd, location, part, copies, strangers)
+        finally:
+            os.close(fd)
+    return Holdings(copies, strangers, unseen)
+
+
+def _look(fd: int, location: DataLocation, part: bytes, copies: list[Found], strangers: list[str]) -> None:
+    try:
+        parent = open_beneath(fd, part)
+    except FileNotFoundError:
+        return
+    try:
+        for name in sorted(os.listdir(parent)):
+            path = os.path.join(location.path, os.fsdecode(part), name)
+            try:
+                child = open_beneath(parent, os.fsencode(name))
+            except FileNotFoundError:
+                continue  # removed since it was listed
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EXDEV):
+                    raise
+                strangers.append(path)  # a file, a symlink, another mount
+                continue
+            try:
+                mark = read_mark(child)
+            finally:
+                os.close(child)
+            if mark is not None and (mark.kind, mark.host) == (COPY, location.host):
+                copies.append(Found(mark.name, path, mark.identity))
+            else:
+                strangers.append(path)
+    finally:
+        os.close(parent)

@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from . import records
 from .drives import Entry, copy_name, is_placed, kind, managed_refusal
@@ -22,7 +22,7 @@ class Drive:
 
     workspace: str
     metadata: Mapping[str, Any]
-    spec: Optional[Mapping[str, Any]]
+    spec: Mapping[str, Any] | None
     """As Astraeus's JSON, with defaults filled in; None in the tombstone of a drive this host never knew."""
     identity: str
     """Tells the drive from another of its name that was made before or after it."""
@@ -77,7 +77,7 @@ def record_path(places: Places, workspace: str) -> str:
     return os.path.join(places.drives_dir, f"{workspace}.json")
 
 
-def load(places: Places, workspace: str) -> Optional[list[Drive]]:
+def load(places: Places, workspace: str) -> list[Drive] | None:
     """Return the complete list of a workspace's drives, or None when this host was never given one."""
     path = record_path(places, workspace)
     value = records.read(path)
@@ -101,6 +101,19 @@ def workspaces(places: Places) -> list[str]:
     except FileNotFoundError:
         return []
     return sorted(name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith("."))
+
+
+def adopted_path(places: Places) -> str:
+    return os.path.join(places.var, "adopted.json")
+
+
+def load_adopted(places: Places) -> dict[str, str]:
+    """Return the identities that copies were given before their drive was declared, by copy name."""
+    return dict((records.read(adopted_path(places)) or {}).get("copies", {}))
+
+
+def write_adopted(path: str, copies: Mapping[str, str]) -> bool:
+    return records.write(path, {"copies": dict(copies)}) if copies else records.remove(path)
 
 
 def as_record(workspace: str, host: str, drives: Sequence[Drive]) -> records.Record:
@@ -146,7 +159,7 @@ def merge(
     recorded: Sequence[Drive],
     holdings: Holdings,
     manager: str = "",
-    adopted: Optional[Mapping[str, str]] = None,
+    adopted: Mapping[str, str] | None = None,
     new_identity: Callable[[], str] = _new_identity,
 ) -> list[Drive]:
     """Return a workspace's drives once *declared* is the complete list of *manager*'s among them.
@@ -182,7 +195,7 @@ def merge(
     return sorted([*merged, *others.values()], key=lambda drive: drive.name)
 
 
-def _identity(drive: Drive, before: Optional[Drive], adopted: Mapping[str, str]) -> Optional[str]:
+def _identity(drive: Drive, before: Drive | None, adopted: Mapping[str, str]) -> str | None:
     if before is not None and not before.absent:
         return before.identity
     return adopted.get(drive.copy_name)
@@ -190,7 +203,7 @@ def _identity(drive: Drive, before: Optional[Drive], adopted: Mapping[str, str])
 
 def _tombstone(
     drive: Drive,
-    before: Optional[Drive],
+    before: Drive | None,
     holdings: Holdings,
     new_identity: Callable[[], str],
 ) -> Drive:

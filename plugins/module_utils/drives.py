@@ -12,7 +12,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from .errors import Refusal, quoted
 from .paths import check_path, check_relative
@@ -57,9 +57,7 @@ _TEMPLATE_REFUSED = {
 }
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_NAME_RULE = (
-    "only lowercase letters, digits and hyphens, no dot, a letter or digit at both ends, at most 63 characters"
-)
+_NAME_RULE = "only lowercase letters, digits and hyphens, no dot, a letter or digit at both ends, at most 63 characters"
 _DIR_MODE = re.compile(r"[0-7]{3,4}", re.ASCII)
 _LARGEST_ID = 2**32 - 2
 _LARGEST = 2**63 - 1
@@ -93,7 +91,7 @@ def split_copy_name(value: Any, name: str = "copy") -> tuple[str, str]:
     return workspace, drive
 
 
-def is_placed(spec: Optional[Mapping[str, Any]]) -> bool:
+def is_placed(spec: Mapping[str, Any] | None) -> bool:
     """Return whether a checked spec is that of a drive kept on the machines' data locations."""
     return spec is not None and any(source["node_scope"] == PLACED for source in spec["sources"])
 
@@ -103,7 +101,7 @@ def kind(spec: Mapping[str, Any]) -> str:
     return _KINDS[spec["sources"][0]["node_scope"]]
 
 
-def check_lists(workspaces: Any, machines: Optional[Collection[str]] = None) -> dict[str, list[Entry]]:
+def check_lists(workspaces: Any, machines: Collection[str] | None = None) -> dict[str, list[Entry]]:
     """Return the checked drives of several workspaces by workspace, or refuse with everything that is wrong in them.
 
     :param workspaces: a list of ``{"name": ..., "drives": [...]}``
@@ -136,7 +134,7 @@ def check_lists(workspaces: Any, machines: Optional[Collection[str]] = None) -> 
     return found
 
 
-def check_drives(value: Any, machines: Optional[Collection[str]] = None, name: str = "drives") -> list[Entry]:
+def check_drives(value: Any, machines: Collection[str] | None = None, name: str = "drives") -> list[Entry]:
     """Return a workspace's complete list of drives, checked and with defaults filled in.
 
     :param machines: the hosts that there are; with it, a source that names another one is refused
@@ -159,7 +157,7 @@ def check_drives(value: Any, machines: Optional[Collection[str]] = None, name: s
     return entries
 
 
-def _entry(value: Any, where: str, problems: list[str], machines: Optional[Collection[str]]) -> Entry:
+def _entry(value: Any, where: str, problems: list[str], machines: Collection[str] | None) -> Entry:
     found: list[str] = []
     fields = _Fields(value, "", found, _ENTRY_FIELDS)
     metadata = fields.inner("metadata", _METADATA_FIELDS)
@@ -186,7 +184,7 @@ def _entry(value: Any, where: str, problems: list[str], machines: Optional[Colle
     }
 
 
-def _spec(fields: _Fields, machines: Optional[Collection[str]]) -> dict[str, Any]:
+def _spec(fields: _Fields, machines: Collection[str] | None) -> dict[str, Any]:
     sources = [
         _source(_Fields(item, fields.path(f"sources[{index}]"), fields.problems, _SOURCE_FIELDS), machines)
         for index, item in enumerate(fields.items("sources"))
@@ -221,8 +219,8 @@ def _spec(fields: _Fields, machines: Optional[Collection[str]]) -> dict[str, Any
     return spec
 
 
-def _source(fields: _Fields, machines: Optional[Collection[str]]) -> dict[str, Any]:
-    scope: Optional[str] = fields.choice("node_scope", tuple(_KINDS), ON_ONE_MACHINE)
+def _source(fields: _Fields, machines: Collection[str] | None) -> dict[str, Any]:
+    scope: str | None = fields.choice("node_scope", tuple(_KINDS), ON_ONE_MACHINE)
     if fields.value("node_scope") not in (None, *_KINDS):
         scope = None
     node = fields.text("node")
@@ -250,7 +248,7 @@ def _source(fields: _Fields, machines: Optional[Collection[str]]) -> dict[str, A
     }
 
 
-def _source_path(fields: _Fields, scope: Optional[str]) -> str:
+def _source_path(fields: _Fields, scope: str | None) -> str:
     if scope is None:
         return ""
     if scope == PLACED:
