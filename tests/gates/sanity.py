@@ -31,7 +31,7 @@ CACHE = Path("/var/cache/stowage-lab")
 RELEASE = "trixie"
 ROOT_PACKAGES = "python3,ca-certificates"
 MIRROR = "http://deb.debian.org/debian"
-# Version managers put shims on PATH for interpreters that then refuse to run, and ansible-test calls every name it finds.
+# Version managers put shims on PATH that refuse to run, and ansible-test calls every Python that it finds.
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -126,7 +126,7 @@ def debian_root() -> Path:
 
 
 def container(root: Path, work: Path, settings: dict[str, str]) -> list[str]:
-    """The command prefix that runs a command in the root, with the work directory and pip's files at their own paths."""
+    """Return the command that runs another in the root, with the work directory and pip's files at their own paths."""
     text = " ".join(settings.values())
     # An index in a directory links to files beside that directory.
     named = [str(Path(path).parent) for path in re.findall(r"file://(/[^\s,]+)", text)]
