@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from . import data_locations, drive_records, records
 from .data_locations import DRIVES, DataLocation
+from .drive_records import Drive
 from .errors import StowageError, printable
 from .mounts import Mount, is_shared, of_path
 from .places import Places
@@ -23,6 +24,8 @@ from .syscalls import open_beneath
 Report = dict[str, Any]
 Value = TypeVar("Value")
 
+_MEASURED = ("bytes", "files", "complete", "measured")
+"""A measurement; null for what has not been measured, or is measured by another host."""
 _UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
 
 
@@ -109,12 +112,9 @@ class Objects:
                 "workspace": record.get("workspace", name.partition(".")[0]),
                 "drive": record.get("drive", name.partition(".")[2]),
                 "identity": record.get("identity"),
-                "bytes": record.get("bytes"),
                 "allocated": record.get("allocated"),
-                "files": record.get("files"),
-                "complete": record.get("complete", False),
-                "measured": record.get("measured"),
                 "last_used": record.get("last_used"),
+                **{field: record.get(field) for field in _MEASURED},
             }
         return found
 
@@ -124,24 +124,24 @@ class Objects:
         value = self._record(self._places.layout_json)
         if not value:
             return None
+        known = {one["location"]: one for one in self._state("locations")}
         return {
             "root": value.get("root"),
             "volume_root": value.get("volume_root"),
             "environment_prefix": value.get("environment_prefix"),
-            "locations": {name: self._location(name, one) for name, one in sorted(value.get("locations", {}).items())},
+            "locations": {
+                name: self._location(name, one, known.get(name, {}))
+                for name, one in sorted(value.get("locations", {}).items())
+            },
         }
 
-    def _location(self, name: str, declared: Mapping[str, Any]) -> Report:
-        measured = self._record(os.path.join(self._places.locations_dir, f"{name}.json"))
+    def _location(self, name: str, declared: Mapping[str, Any], known: Mapping[str, Any]) -> Report:
         return {
             "path": declared.get("path"),
             "override": declared.get("override", False),
             "mount": printable(of_path(str(declared.get("path")), self._mounts).point),
             "mounted": self._mounted(declared),
-            "bytes": measured.get("bytes"),
-            "files": measured.get("files"),
-            "complete": measured.get("complete", False),
-            "measured": measured.get("measured"),
+            **{field: known.get(field) for field in _MEASURED},
         }
 
     def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
@@ -152,25 +152,13 @@ class Objects:
         return any(mount.point == point for mount in self._mounts)
 
     def _drives(self) -> dict[str, list[Report]]:
-        """Return the drives by workspace: what tells them apart, not their whole bodies."""
+        """Return the drives by workspace: what tells them apart, and what is known of their sources."""
         workspaces: list[str] = self._try(lambda: drive_records.workspaces(self._places), [])
-        return {workspace: self._drives_of(workspace) for workspace in workspaces}
+        known = {(one["workspace"], one["drive"], one["source"]): one for one in self._state("drives")}
+        return {workspace: [_drive(drive, known) for drive in self._load(workspace)] for workspace in workspaces}
 
-    def _drives_of(self, workspace: str) -> list[Report]:
-        found = []
-        for drive in self._try(lambda: drive_records.load(self._places, workspace), None) or []:
-            spec = drive.spec or {}
-            found.append(
-                {
-                    "name": drive.name,
-                    "identity": drive.identity,
-                    "state": drive.state,
-                    "node_scope": [source.get("node_scope", "") for source in spec.get("sources", [])],
-                    "evictable": drive.evictable,
-                    "size_hint_bytes": spec.get("size_hint_bytes", 0),
-                }
-            )
-        return found
+    def _load(self, workspace: str) -> list[Drive]:
+        return self._try(lambda: drive_records.load(self._places, workspace), None) or []
 
     # -- What is going on
 
@@ -185,13 +173,41 @@ class Objects:
         return found
 
     def _daemon(self) -> Report:
-        """Return whether the daemon is installed and when it last ended a cycle."""
-        cycle = os.path.join(self._places.state_dir, "cycle.json")
-        try:
-            age: float | None = round(max(0.0, time.time() - os.stat(cycle).st_mtime), 1)
-        except FileNotFoundError:
-            age = None  # not started since the host was
+        """Return whether the daemon is installed, and how long ago it ended a cycle since the host was started."""
+        last = self._record(os.path.join(self._places.state_dir, "cycle.json")).get("time")
+        age = None if last is None else round(max(0.0, time.time() - last), 1)
         return {"installed": any(os.path.exists(unit) for unit in self._units), "last_cycle_age_s": age}
+
+    def _state(self, section: str) -> list[Mapping[str, Any]]:
+        """Return what the daemon last wrote in *section*; nothing when it has not run since the host was started."""
+        found: list[Mapping[str, Any]] = self._record(os.path.join(self._places.state_dir, f"{section}.json")).get(
+            section, []
+        )
+        return found
+
+
+def _drive(drive: Drive, known: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Report:
+    spec = drive.spec or {}
+    fields = ("available", "answers", *_MEASURED)
+    sources = []
+    for index, source in enumerate(spec.get("sources", [])):
+        found = known.get((drive.workspace, drive.name, index), {})
+        sources.append(
+            {
+                "node_scope": source.get("node_scope", ""),
+                "node": source.get("node", ""),
+                "path": source.get("path", ""),
+                **{field: found.get(field) for field in fields},
+            }
+        )
+    return {
+        "name": drive.name,
+        "identity": drive.identity,
+        "state": drive.state,
+        "evictable": drive.evictable,
+        "size_hint_bytes": spec.get("size_hint_bytes", 0),
+        "sources": sources,
+    }
 
 
 def _sum(copies: Mapping[str, Mapping[str, Any]]) -> int | None:

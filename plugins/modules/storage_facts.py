@@ -424,7 +424,10 @@ ansible_facts:
           elements: dict
           sample: []
         drives:
-          description: The drives that the host was told of, by workspace.
+          description:
+            - The drives that the host was told of, by workspace. What is known of a source (C(available), C(answers) and
+              its last complete measurement) is null for a source that this host does not measure, and for copies,
+              which are listed apart.
           returned: always
           type: dict
           sample:
@@ -432,9 +435,18 @@ ansible_facts:
               - name: hf-cache
                 identity: 7a0b9c1d-5e6f-4a7b-8c9d-0e1f2a3b4c5d
                 state: present
-                node_scope: [placed]
                 evictable: true
                 size_hint_bytes: 107374182400
+                sources:
+                  - node_scope: placed
+                    node: ""
+                    path: ""
+                    available: null
+                    answers: null
+                    bytes: null
+                    files: null
+                    complete: null
+                    measured: null
         copies:
           description:
             - The copies by name. C(present) is null when the data location cannot be looked at. C(bytes) is the size of

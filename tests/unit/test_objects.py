@@ -1,0 +1,210 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reading all objects of a host, and saying what cannot be read instead of failing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowage_core import data_locations, objects, records
+from stowage_core.mounts import Mount, parse
+from stowage_core.objects import Objects
+from stowage_core.places import Places
+
+MOUNTS = parse(
+    b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+    b"2 1 259:0 / /mnt/nvme0 rw - xfs /dev/nvme0n1 rw\n"
+    b"3 1 0:50 / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw\n"
+)
+LOCATION = {
+    "path": "/mnt/nvme0/stowage",
+    "max_bytes": 500,
+    "host": "gpu-01",
+    "identity": "id-1",
+    "filesystem": {"fstype": "xfs", "uuid": "u-1", "source": "/dev/nvme0n1"},
+}
+
+
+class Host:
+    """The records of a host below a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.places = Places.under(str(root))
+
+    def put(self, path: str, value: Mapping[str, Any]) -> None:
+        records.write(path, value)
+
+    def read(self, mounts: list[Mount] = MOUNTS) -> tuple[dict[str, Any], list[str]]:
+        found = Objects(self.places, mounts, units=[str(self.root / "stowaged.service")])
+        return found.read(), found.problems
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that passes for the host's data location; marks of owners need root (tests/host)."""
+    folder = tmp_path / "folder"
+    (folder / "drives").mkdir(parents=True)
+    monkeypatch.setattr(data_locations, "open_verified", lambda location, mounts: os.open(folder, os.O_RDONLY))
+    return folder
+
+
+def _copy(workspace: str, drive: str, **fields: Any) -> dict[str, Any]:
+    return {"workspace": workspace, "drive": drive, "identity": "c-1", "path": "", "complete": True, **fields}
+
+
+def test_a_bare_host(host: Host) -> None:
+    report, problems = host.read()
+    assert report == {
+        "layout": None,
+        "data_location": None,
+        "former_data_locations": [],
+        "drives": {},
+        "copies": {},
+        "leases": [],
+        "daemon": {"installed": False, "last_cycle_age_s": None},
+    }
+    assert problems == []
+
+
+def test_the_data_location_and_its_copies(host: Host, folder: Path) -> None:
+    host.put(host.places.data_location_json, LOCATION)
+    for name in ("ml.a", "ml.b"):
+        (folder / "drives" / name).mkdir()
+        workspace, drive = name.split(".")
+        host.put(f"{host.places.copies_dir}/{name}.json", _copy(workspace, drive, bytes=100, allocated=4096, files=3))
+    (folder / "drives" / "file").touch()
+    host.put(f"{host.places.copies_dir}/ml.gone.json", _copy("ml", "gone", bytes=7, allocated=4096))
+    report, problems = host.read()
+    location = report["data_location"]
+    assert (location["path"], location["max_bytes"], location["available"]) == ("/mnt/nvme0/stowage", 500, True)
+    assert location["free_bytes"] > 0 and location["used_bytes"] == 8192
+    assert {name: copy["present"] for name, copy in report["copies"].items()} == {
+        "ml.a": True,
+        "ml.b": True,
+        "ml.gone": False,
+    }
+    assert (report["copies"]["ml.a"]["bytes"], report["copies"]["ml.a"]["last_used"]) == (100, None)
+    assert problems == []
+
+
+def test_a_copy_that_has_not_been_measured_is_unknown_not_zero(host: Host, folder: Path) -> None:
+    host.put(host.places.data_location_json, LOCATION)
+    (folder / "drives" / "ml.new").mkdir()
+    report, _problems = host.read()
+    assert report["copies"]["ml.new"]["bytes"] is None
+    assert report["copies"]["ml.new"]["workspace"] == "ml"
+    assert report["data_location"]["used_bytes"] is None
+
+
+def test_a_data_location_that_is_not_mounted(host: Host) -> None:
+    host.put(host.places.data_location_json, LOCATION)
+    host.put(f"{host.places.copies_dir}/ml.a.json", _copy("ml", "a", bytes=100, allocated=4096))
+    report, problems = host.read()
+    assert report["data_location"]["available"] is False
+    assert report["data_location"]["free_bytes"] is None
+    assert report["copies"]["ml.a"]["present"] is None and report["copies"]["ml.a"]["bytes"] == 100
+    assert len(problems) == 1 and problems[0].startswith("data location /mnt/nvme0/stowage: ")
+
+
+def test_a_shared_filesystem_in_its_place_is_not_asked(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_locations, "open_verified", lambda location, mounts: pytest.fail("it was opened"))
+    host.put(host.places.data_location_json, {**LOCATION, "path": "/lustre/stowage"})
+    report, problems = host.read()
+    assert report["data_location"]["available"] is False
+    assert problems == ["data location /lustre/stowage: a shared filesystem (lustre) is there now"]
+
+
+def test_the_layout_with_what_the_daemon_knows(host: Host) -> None:
+    host.put(
+        host.places.layout_json,
+        {
+            "root": "/srv/stowage",
+            "volume_root": None,
+            "environment_prefix": "STOWAGE_",
+            "locations": {
+                "runs": {
+                    "path": "/mnt/nvme0/runs",
+                    "override": True,
+                    "require_mount": True,
+                    "mount_point": "/mnt/nvme0",
+                },
+                "cache": {"path": "/mnt/x/c", "override": True, "require_mount": True, "mount_point": "/mnt/x"},
+                "state": {"path": "/srv/stowage/state", "override": False, "require_mount": False},
+            },
+        },
+    )
+    known = {"location": "runs", "path": "/mnt/nvme0/runs", "bytes": 9, "files": 2, "complete": True, "measured": 5.0}
+    host.put(f"{host.places.state_dir}/locations.json", {"locations": [known]})
+    report, problems = host.read()
+    locations = report["layout"]["locations"]
+    assert {name: (one["mount"], one["mounted"], one["bytes"]) for name, one in locations.items()} == {
+        "runs": ("/mnt/nvme0", True, 9),
+        "cache": ("/", False, None),
+        "state": ("/", None, None),
+    }
+    assert problems == []
+
+
+def test_drives_with_their_sources(host: Host) -> None:
+    spec = {
+        "sources": [{"node_scope": "", "node": "gpu-01", "path": "/data/imagenet"}],
+        "evictable": False,
+        "size_hint_bytes": 0,
+    }
+    drive = {"metadata": {"name": "imagenet"}, "spec": spec, "identity": "d-1", "state": "present", "force": False}
+    gone = {"metadata": {"name": "old"}, "spec": None, "identity": "d-2", "state": "absent", "force": False}
+    host.put(f"{host.places.drives_dir}/ml.json", {"workspace": "ml", "host": "gpu-01", "drives": [drive, gone]})
+    known = {"workspace": "ml", "drive": "imagenet", "source": 0, "available": True, "answers": True, "bytes": 12}
+    host.put(f"{host.places.state_dir}/drives.json", {"drives": [known]})
+    report, problems = host.read()
+    one, two = report["drives"]["ml"]
+    assert (one["name"], one["sources"][0]["path"], one["sources"][0]["bytes"]) == ("imagenet", "/data/imagenet", 12)
+    assert (two["state"], two["sources"], two["size_hint_bytes"]) == ("absent", [], 0)
+    assert problems == []
+
+
+def test_leases_and_the_daemon(host: Host) -> None:
+    lease = {"run": "r1", "worker": "w0", "copy": "ml.a", "sub_path": "", "mode": "ReadOnly", "state": "leased"}
+    host.put(f"{host.places.pins_dir}/r1/0.json", {**lease, "boot_id": "b", "pid": 5})
+    os.makedirs(f"{host.places.pins_dir}/r1/0")
+    host.put(f"{host.places.state_dir}/cycle.json", {"time": time.time() - 7})
+    (host.root / "stowaged.service").touch()
+    report, _problems = host.read()
+    assert report["leases"] == [{**lease, "deadline": None, "created": None}]
+    assert report["daemon"]["installed"] is True
+    assert 7 <= report["daemon"]["last_cycle_age_s"] < 60
+
+
+@pytest.mark.parametrize(
+    "name", ["layout_json", "data_location_json", "former_locations_json", "drives_dir", "copies_dir", "state_dir"]
+)
+def test_a_damaged_record_is_a_problem_to_tell(host: Host, name: str) -> None:
+    path = getattr(host.places, name)
+    if name.endswith("_dir"):
+        path += {"drives_dir": "/ml.json", "copies_dir": "/ml.a.json", "state_dir": "/cycle.json"}[name]
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    Path(path).write_text("{")
+    report, problems = host.read()
+    assert len(problems) == 1 and problems[0].startswith(f"{path}: not valid JSON")
+    json.dumps(report)
+
+
+def test_a_directory_that_may_not_be_read_is_a_problem(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(places: Places) -> None:
+        raise PermissionError(13, "Permission denied", "/etc/stowage/drives")
+
+    monkeypatch.setattr(objects.drive_records, "workspaces", refuse)
+    assert host.read()[1] == ["/etc/stowage/drives: Permission denied"]
