@@ -38,6 +38,23 @@ class Pacer:
                 self._since = time.monotonic()
 
 
+class Rate:
+    """Sleeps so that no more than some number of things are done in a second."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._seconds_each = 0.0 if per_second is None else 1 / per_second
+        self._due = time.monotonic()
+
+    def did(self, number: int) -> None:
+        """Called after that many were done."""
+        if self._seconds_each:
+            now = time.monotonic()
+            # Time in which nothing was done is not caught up on: that would be a burst.
+            self._due = max(self._due, now - _LONGEST_SLEEP) + number * self._seconds_each
+            if self._due > now:
+                time.sleep(self._due - now)
+
+
 def run_in_background() -> None:
     """Lets the calling process run only on time that no other process of its control group or session wants."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -116,14 +116,14 @@ class Walk:
     """The walk through one tree; iterate over it once.
 
     `report` is told each problem. `leaving(parent_fd, name)`, when given, is called for each directory below the
-    root after everything in it was visited; when it returns true the directory is visited once more.
+    root after everything in it was visited.
     """
 
     def __init__(
         self,
         root_fd: int,
         report: Callable[[Problem], None],
-        leaving: Callable[[int, str], bool] | None = None,
+        leaving: Callable[[int, str], None] | None = None,
         prefix: str = "",
     ) -> None:
         self._report = report
@@ -228,8 +228,8 @@ class Walk:
         if self._leaving is None:
             return
         parent_fd = self._descriptor()
-        if parent_fd is not None and self._leaving(parent_fd, name):
-            self._levels[-1].waiting.append(name)
+        if parent_fd is not None:
+            self._leaving(parent_fd, name)
 
     def _descriptor(self) -> int | None:
         """The descriptor of the present level, opened again when it was closed.
