@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from . import data_locations, drive_records, filesystems, records
 from . import mounts as mount_table
@@ -24,7 +25,7 @@ from .data_locations import CONDEMNED, COPY, DRIVES, KIND, LOCKS, PENDING, DataL
 from .differences import Differences
 from .disks import Disks
 from .drive_records import Holdings
-from .drives import SCRATCH, SHARED, split_copy_name
+from .drives import SCRATCH, SHARED, check_name, copy_name, split_copy_name
 from .errors import Refusal, StowageError
 from .mounts import Mount
 from .owner import XATTR, Mark, Registry, claim, read_mark, release
@@ -66,6 +67,20 @@ class Outcome:
     holdings: Holdings
     former: Sequence[DataLocation]
     warnings: Sequence[str]
+
+
+def adopt_names(values: Sequence[Any]) -> list[str]:
+    """Return copy names, given as such or as dictionaries of ``workspace`` and ``drive``."""
+    names = []
+    for index, value in enumerate(values):
+        where = f"adopt[{index}]"
+        if isinstance(value, Mapping):
+            if set(value) != {"workspace", "drive"}:
+                raise Refusal(where, "must be a dictionary of workspace and drive", "or a name, <workspace>.<drive>")
+            value = copy_name(*(check_name(value[key], f"{where}.{key}") for key in ("workspace", "drive")))
+        split_copy_name(value, where)
+        names.append(value)
+    return list(dict.fromkeys(names))
 
 
 # -- The rules for a path
@@ -210,8 +225,7 @@ class _Choosing:
         mount = check_place(self.path, self.host, self.mounts, _fstab())
         self._check_host()
         self._check_apart()
-        check_components(self.path)
-        parent, fd = self._open()
+        parent, fd = self._open(check_mode)
         nearest = parent if fd is None else fd
         _check_marks_possible(nearest, self.path, mount)
         mark = self._mark(fd)
@@ -273,8 +287,17 @@ class _Choosing:
         if entry is not None and entry["kind"] != KIND:
             raise Refusal(f"path {self.path}", f"it is a {entry['kind']} already", "choose another folder")
 
-    def _open(self) -> tuple[int, int | None]:
+    def _open(self, check_mode: bool) -> tuple[int, int | None]:
+        """Return what the folder is in, or will be, and the folder when it is there."""
         directory, name = os.path.split(self.path)
+        if check_mode and not os.path.lexists(directory):
+            # An earlier task of the same play may be what makes it.
+            self.warnings.append(f"path {self.path}: {directory} does not exist; taken to be made before a run")
+            while not os.path.lexists(directory):
+                directory, name = os.path.split(directory)
+            check_components(directory)
+        else:
+            check_components(self.path)
         parent = os.open(directory, _FLAGS)
         self.stack.callback(os.close, parent)
         try:

@@ -1,0 +1,145 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Declaring the drives of workspaces on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from . import data_locations, drive_records, records
+from . import mounts as mount_table
+from .data_location_host import counted, sources_on
+from .differences import Differences
+from .drive_records import Drive, Found, Holdings
+from .drives import Entry
+from .errors import Refusal, StowageError, printable
+from .owner import Registry
+from .paths import is_within, overlap, resolve
+from .places import Places
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The drives of the workspaces that were named, and what this host holds."""
+
+    drives: Mapping[str, Sequence[Drive]]
+    holdings: Holdings
+    orphans: Sequence[Found]
+    warnings: Sequence[str]
+
+    def names(self, absent: bool) -> dict[str, list[str]]:
+        """Return the names of the drives, or of the tombstones, by workspace."""
+        return {name: [one.name for one in drives if one.absent == absent] for name, drives in self.drives.items()}
+
+    def deleting(self) -> dict[str, list[str]]:
+        """Return the names of the tombstones of which this host still holds a copy, by workspace."""
+        held = {(found.copy_name, found.identity) for found in self.holdings.copies}
+        return {
+            name: [one.name for one in drives if one.absent and (one.copy_name, one.identity) in held]
+            for name, drives in self.drives.items()
+        }
+
+
+def declare(
+    places: Places,
+    host: str,
+    lists: Mapping[str, Sequence[Entry]],
+    manager: str,
+    differences: Differences,
+    check_mode: bool,
+) -> Outcome:
+    """Make *lists* the complete lists of their workspaces, or of *manager*'s drives in them."""
+    recorded = {workspace: drive_records.load(places, workspace) for workspace in lists}
+    present = data_locations.load(places)
+    locations = [*([present] if present is not None else []), *data_locations.load_former(places)]
+    holdings = data_locations.holdings(locations, mount_table.read())
+    adopted = drive_records.load_adopted(places)
+
+    merged = {
+        workspace: drive_records.merge(workspace, entries, recorded[workspace] or [], holdings, manager, adopted)
+        for workspace, entries in lists.items()
+    }
+    check_sources([drive for drives in merged.values() for drive in drives], host, reserved(places))
+    for workspace, drives in merged.items():
+        _note(workspace, drives, recorded[workspace], differences)
+
+    if not check_mode:
+        for workspace, drives in merged.items():
+            record = drive_records.as_record(workspace, host, drives)
+            if records.write(drive_records.record_path(places, workspace), record):
+                differences.act(f"recorded the drives of workspace {workspace}")
+        # An identity that was kept for a drive is that drive's now, and never another's.
+        taken = {drive.copy_name for drives in merged.values() for drive in drives}
+        left = {name: identity for name, identity in adopted.items() if name not in taken}
+        if left != adopted:
+            drive_records.write_adopted(drive_records.adopted_path(places), left)
+
+    everything = [drive for drives in merged.values() for drive in drives]
+    for workspace in drive_records.workspaces(places):
+        if workspace not in merged:
+            everything.extend(drive_records.load(places, workspace) or [])
+    orphans = holdings.orphans(everything)
+    return Outcome(merged, holdings, orphans, [*_about_orphans(orphans, everything), *_about_unseen(holdings.unseen)])
+
+
+def _note(workspace: str, drives: Iterable[Drive], before: Sequence[Drive] | None, differences: Differences) -> None:
+    differences.note(f"workspace {workspace}", "declared", "unknown" if before is None else "declared")
+    wanted = {drive.name: drive for drive in drives}
+    actual = {drive.name: drive for drive in before or []}
+    for name in sorted({*wanted, *actual}):
+        differences.note(
+            f"{workspace}/{name}",
+            wanted[name].declared if name in wanted else None,
+            actual[name].declared if name in actual else None,
+        )
+
+
+def reserved(places: Places) -> dict[str, str]:
+    """Return the paths of this host that no drive's source may overlap, each with what it is."""
+    paths = dict.fromkeys((places.etc, places.var, places.run), "Stowage's own directory")
+    for path, claim in Registry(places).all().items():
+        paths[path] = f"the {claim['kind'].replace('-', ' ')}"
+    for location in data_locations.load_former(places):
+        paths[location.path] = "the former data location"
+    present = data_locations.load(places)
+    if present is not None:
+        paths[present.path] = "the data location"
+    return paths
+
+
+def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str]) -> None:
+    """Refuse a source on *host* that overlaps one of *paths*: workers would reach other drives' copies through it."""
+    real = {resolve(path): (path, what) for path, what in paths.items()}
+    for drive in drives:
+        for index, path in sources_on(drive, host):
+            source = resolve(path)
+            for other, (shown, what) in sorted(real.items()):
+                if overlap(source, other):
+                    relation = "is" if source == other else "is inside" if is_within(source, other) else "contains"
+                    raise Refusal(
+                        f"drive {drive.workspace}/{drive.name}",
+                        f"spec.sources[{index}].path {path} {relation} {what} {shown}",
+                        "choose a directory apart from it",
+                    )
+
+
+def _about_orphans(orphans: Sequence[Found], drives: Iterable[Drive]) -> list[str]:
+    if not orphans:
+        return []
+    names = {drive.copy_name for drive in drives if not drive.absent}
+    listed = ", ".join(printable(found.path) for found in orphans[:5]) + (", …" if len(orphans) > 5 else "")
+    again = any(found.copy_name in names for found in orphans)
+    return [
+        f"this host holds {counted(len(orphans))} of drives that are in no list ({listed}), and nothing deletes them;"
+        " declare a drive with state: absent to have its copies deleted"
+        + (
+            ", or take them in with adopt of the data location, where a drive of the name was made again"
+            if again
+            else ""
+        )
+    ]
+
+
+def _about_unseen(unseen: Iterable[StowageError]) -> list[str]:
+    return [f"copies there are unknown: {error}" for error in unseen]

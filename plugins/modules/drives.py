@@ -1,0 +1,186 @@
+#!/usr/bin/python
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Declare the complete lists of the workspaces' drives on a host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: drives
+short_description: Declare the complete list of each workspace's drives on a host
+version_added: "0.1.0"
+author: Stowage contributors (@stowage)
+description:
+  - Records on a host the complete list of the drives of one or more workspaces, each drive exactly as in Astraeus's
+    API (C(metadata) and C(spec)), with defaults filled in. Everything that is wrong with the lists is reported at once.
+  - A drive that leaves the list without a tombstone leaves its copies behind. They are reported as orphans, and nothing
+    ever deletes them until a tombstone names their drive.
+  - A drive keeps its identity as long as it stays in the list. One that is made again is another drive, and does not
+    have the copies of the former one.
+  - Workspaces that are not named are left as they are.
+options:
+  workspaces:
+    description:
+      - The complete list of each workspace, as a dictionary of C(name) and C(drives). One call for all of them keeps
+        the number of calls independent of the number of drives.
+      - A drive is a dictionary of C(metadata) (C(name), C(labels)) and C(spec) (C(sources), C(transport), C(evictable),
+        C(size_hint_bytes), C(fill), C(permissions), C(idle_ttl_seconds)) as in Astraeus's API, and may have C(state)
+        and C(force) beside them.
+      - A source is a dictionary of C(node_scope) (V(placed), empty, V(shared), V(local-any)), C(node), C(path),
+        C(mount_path), C(mode) and C(eligible_nodes).
+      - C(state) V(absent) makes the entry a tombstone, and the copies of the drive are deleted. It needs no C(spec).
+        C(force) deletes them although workers use the drive, and is allowed only there.
+      - Types are not converted, so that a body means here what it means there.
+    type: list
+    elements: raw
+    required: true
+  host_name:
+    description:
+      - The host's name in the inventory, as sources name it.
+    type: str
+    required: true
+  machines:
+    description:
+      - The names of all hosts. A source that names another one is refused; without the list any name is accepted.
+    type: list
+    elements: str
+  managed_by:
+    description:
+      - The object that the drives are managed for, such as V(model/llama). The lists are then complete for that object
+        only, and the workspace's other drives are left as they are.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: Predicts the changes and the diff of a run.
+    support: full
+  diff_mode:
+    description: Shows each drive that differs, by workspace and name; identities are left out.
+    support: full
+  platform:
+    description: Linux. Must be run as root.
+    support: full
+    platforms: linux
+seealso:
+  - module: stowage.host.data_location
+"""
+
+EXAMPLES = r"""
+- name: Declare all drives of a workspace
+  stowage.host.drives:
+    host_name: "{{ inventory_hostname }}"
+    workspaces:
+      - name: vision
+        drives:
+          - metadata:
+              name: hf-cache
+            spec:
+              sources:
+                - node_scope: placed
+                  path: ""
+                  mount_path: /root/.cache/huggingface
+                  mode: ReadWrite
+              evictable: true
+              size_hint_bytes: 107374182400
+          - metadata:
+              name: imagenet
+            spec:
+              sources:
+                - node: gpu-01
+                  path: /mnt/nvme0/datasets/imagenet
+                  mount_path: /data
+                  mode: ReadOnly
+              transport: Auto
+
+- name: Delete a drive and every copy of it
+  stowage.host.drives:
+    host_name: "{{ inventory_hostname }}"
+    workspaces:
+      - name: vision
+        drives:
+          - metadata:
+              name: hf-cache
+            state: absent
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, one line each; in check mode nothing.
+  returned: always
+  type: list
+  elements: str
+  sample: ["recorded the drives of workspace vision"]
+drives:
+  description: The names of the drives that are declared on the host, by workspace; tombstones are left out.
+  returned: success
+  type: dict
+  sample:
+    vision: [hf-cache, imagenet]
+deleting:
+  description: The names of the drives whose copies on this host are still to be deleted, by workspace.
+  returned: success
+  type: dict
+  sample:
+    vision: [hf-cache]
+orphans:
+  description: Copies on this host whose drive is in no list. Nothing deletes them.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Workspace and drive.
+      type: str
+    path:
+      description: Where the copy is.
+      type: str
+  sample:
+    - name: vision.old-weights
+      path: /mnt/nvme0/stowage/drives/vision.old-weights
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.stowage.host.plugins.module_utils import drives_host
+from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
+from ansible_collections.stowage.host.plugins.module_utils.drives import check_lists
+from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
+from ansible_collections.stowage.host.plugins.module_utils.module_run import run
+from ansible_collections.stowage.host.plugins.module_utils.places import Places
+
+ARGUMENT_SPEC = {
+    "workspaces": {"type": "list", "elements": "raw", "required": True},
+    "host_name": {"type": "str", "required": True},
+    "machines": {"type": "list", "elements": "str"},
+    "managed_by": {"type": "str", "default": ""},
+}
+
+
+def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
+    params = module.params
+    places = Places()
+    machines = set(params["machines"]) if params["machines"] is not None else None
+    lists = check_lists(params["workspaces"], machines)
+    with nullcontext() if module.check_mode else host_lock(places):
+        outcome = drives_host.declare(
+            places, params["host_name"], lists, params["managed_by"], differences, module.check_mode
+        )
+    for warning in outcome.warnings:
+        module.warn(warning)
+    return {
+        "drives": outcome.names(absent=False),
+        "deleting": outcome.deleting(),
+        "orphans": [{"name": orphan.copy_name, "path": orphan.path} for orphan in outcome.orphans],
+    }
+
+
+def main() -> None:
+    run(AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True), make)
+
+
+if __name__ == "__main__":
+    main()
