@@ -8,25 +8,22 @@ A child dies with the process that started it, so that nothing is left behind wh
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
 
 from .errors import StowageError, printable
+from .forked import fork
 
-_PR_SET_PDEATHSIG = 1
 _ASIDE_AFTER_S = 0.05
 _ANSWER = struct.Struct("=iQQQ")
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NoAnswerError(StowageError):
@@ -39,13 +36,14 @@ def answer_of(body: Callable[[], Any], deadline_s: float) -> Any:
     :raises NoAnswerError: when it fails, or has not answered after *deadline_s* seconds
     """
     reader, writer = os.pipe()
-    parent = os.getpid()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
+
+    def child() -> None:
         os.close(reader)
-        _be_child(parent, lambda: _write(writer, _said_by(body)))
+        # The kernel's word that somebody wants a file on which a lease is held.
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        _write(writer, _said_by(body))
+
+    pid = fork(child)
     os.close(writer)
     try:
         data = _read_line(reader, time.monotonic() + deadline_s)
@@ -71,22 +69,6 @@ def _said_by(body: Callable[[], Any]) -> dict[str, Any]:
         return {"failed": f"{name}{error.strerror or error}"}
     except Exception as error:  # whatever it was, the parent must hear that there is no answer
         return {"failed": f"{type(error).__name__}: {error}" if not isinstance(error, StowageError) else str(error)}
-
-
-def _be_child(parent: int, work: Callable[[], None]) -> NoReturn:
-    status = 1
-    try:
-        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-        if os.getppid() == parent:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            # The kernel's word that somebody wants a file on which a lease is held.
-            signal.signal(signal.SIGIO, signal.SIG_IGN)
-            work()
-            status = 0
-    finally:
-        os._exit(status)
 
 
 def _write(fd: int, value: Any) -> None:
@@ -188,10 +170,7 @@ class Prober:
 
     def _start(self) -> _Helper:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _be_child(parent, lambda: _answer(theirs))
+        pid = fork(lambda: _answer(theirs))
         theirs.close()
         self.pids.add(pid)
         return _Helper(pid, ours)

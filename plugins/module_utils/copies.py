@@ -1,0 +1,247 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Copies of placed drives in a data location: which are there, making one, and what is recorded of each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from . import records
+from .data_locations import COPY, DRIVES, LOCKS, DataLocation
+from .drives import split_copy_name
+from .errors import Refusal, printable
+from .locks import lock
+from .owner import Mark, claim, read_mark
+from .places import Places
+from .syscalls import open_beneath
+
+MATERIAL_BYTES = 1 << 30
+MATERIAL_FRACTION = 0.01
+USE_INTERVAL_S = 3600.0
+LOCK_TIMEOUT_S = 60.0
+
+
+class Copy(NamedTuple):
+    """A copy that is in a data location."""
+
+    name: str
+    identity: str
+    """The drive that it is of."""
+    created: float
+
+
+@dataclass(frozen=True)
+class CopyRecord:
+    """What is known of a copy; figures are None until it was measured."""
+
+    workspace: str
+    drive: str
+    identity: str
+    path: str
+    """The folder inside the copy that workers see; empty for the whole of it."""
+    bytes: int | None = None
+    allocated: int | None = None
+    files: int | None = None
+    complete: bool = False
+    measured: float | None = None
+    last_used: float | None = None
+    """None: never."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CopyRecord:
+        return cls(**value)
+
+
+def own_mark(fd: int, name: str, location: DataLocation) -> Mark | None:
+    """Return the mark of the directory open at *fd* when it makes it this host's copy *name*, else None."""
+    mark = read_mark(fd)
+    return mark if mark is not None and (mark.kind, mark.name, mark.host) == (COPY, name, location.host) else None
+
+
+@contextmanager
+def opened(dir_fd: int, name: bytes) -> Iterator[int]:
+    """Open a directory below *dir_fd*, without following symlinks or leaving the mount, for as long as it takes."""
+    fd = open_beneath(dir_fd, name)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def present(location_fd: int, location: DataLocation) -> list[Copy]:
+    """Return the copies in the verified data location open at *location_fd*; what bears no mark of theirs is none."""
+    found = []
+    with opened(location_fd, DRIVES) as drives:
+        for name in sorted(os.listdir(drives)):
+            try:
+                with opened(drives, os.fsencode(name)) as fd:
+                    mark = own_mark(fd, name, location)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV):
+                    continue  # gone since it was listed, or no directory of this filesystem: not ours
+                raise
+            if mark is not None:
+                found.append(Copy(name, mark.identity, mark.time))
+    return found
+
+
+def take_lock(location_fd: int, name: str, timeout_s: float = LOCK_TIMEOUT_S) -> int:
+    """Return a descriptor that holds the lock of the copy *name*; closing it lets go."""
+    with opened(location_fd, LOCKS) as locks:
+        return lock(locks, os.fsencode(name), timeout_s)
+
+
+def create(
+    location_fd: int,
+    location: DataLocation,
+    name: str,
+    identity: str,
+    path: str = "",
+    *,
+    uid: int = 0,
+    gid: int = 0,
+    mode: int = 0o755,
+) -> bool:
+    """Make the copy *name* of the drive *identity*, and the folder *path* in it; return whether anything was made.
+
+    The copy's lock is held meanwhile, and its file is there from then on: a full disk could not make it.
+
+    :param uid: with *gid* and *mode*, of the folder that workers see, when it is made now
+    :raises Refusal: when something else is there by that name
+    """
+    split_copy_name(name)
+    held = take_lock(location_fd, name)
+    try:
+        with opened(location_fd, DRIVES) as drives:
+            made = _make_directory(drives, name)
+            with opened(drives, os.fsencode(name)) as fd:
+                if own_mark(fd, name, location) is None:
+                    _check_claimable(fd, name)
+                    claim(fd, COPY, name, identity, location.host)
+                    made = True
+                _check_identity(fd, name, identity, location)
+                worker_fd, worker_made = _make_path(fd, path) if path else (os.dup(fd), made)
+                try:
+                    if worker_made:
+                        os.fchown(worker_fd, uid, gid)
+                        os.fchmod(worker_fd, mode)
+                finally:
+                    os.close(worker_fd)
+                return made or worker_made
+    finally:
+        os.close(held)
+
+
+def _make_directory(dir_fd: int, name: str) -> bool:
+    try:
+        os.mkdir(os.fsencode(name), 0o755, dir_fd=dir_fd)
+    except FileExistsError:
+        return False
+    with opened(dir_fd, os.fsencode(name)) as fd:
+        os.fchmod(fd, 0o755)  # whatever the umask is
+    return True
+
+
+def _check_claimable(fd: int, name: str) -> None:
+    """Refuse to take over a directory with content; an empty one of root's was left by a run that was cut short."""
+    if read_mark(fd) is None and os.fstat(fd).st_uid == 0 and not os.listdir(fd):
+        return
+    raise Refusal(
+        f"copy {name}", "a directory of that name is there and is not this host's copy", "adopt it, or move it away"
+    )
+
+
+def _check_identity(fd: int, name: str, identity: str, location: DataLocation) -> None:
+    mark = own_mark(fd, name, location)
+    if mark is None or mark.identity != identity:
+        raise Refusal(
+            f"copy {name}",
+            "it is the copy of an earlier drive of that name",
+            "delete that drive (state: absent), or adopt the copy",
+        )
+
+
+def _make_path(fd: int, path: str) -> tuple[int, bool]:
+    current, made = os.dup(fd), False
+    for part in path.split("/"):
+        try:
+            made = _make_directory(current, part)
+            below = open_beneath(current, os.fsencode(part))
+        finally:
+            os.close(current)
+        current = below
+    return current, made
+
+
+def record_path(places: Places, name: str) -> str:
+    return os.path.join(places.copies_dir, f"{name}.json")
+
+
+def load_record(places: Places, name: str) -> CopyRecord | None:
+    """Return what is recorded of the copy *name*, or None.
+
+    :raises RecordError: when it cannot be read
+    """
+    path = record_path(places, name)
+    value = records.read(path)
+    if value is None:
+        return None
+    try:
+        return CopyRecord.from_json(value)
+    except TypeError as error:
+        raise records.RecordError(f"{path}: not the record of a copy ({error}); remove it, it is made again") from error
+
+
+def write_record(places: Places, name: str, record: CopyRecord) -> bool:
+    return records.write(record_path(places, name), asdict(record))
+
+
+def forget(places: Places, name: str) -> bool:
+    """Remove the record of a copy that is gone."""
+    return records.remove(record_path(places, name))
+
+
+def record_measured(places: Places, name: str, measured: CopyRecord, filesystem_bytes: int) -> bool:
+    """Record new figures of a copy when something material has changed; return whether they were written.
+
+    Material is that the copy appeared, is another drive's, was completely measured for the first time, or moved by more
+    than 1 GiB or 1 % of the filesystem. The time of its last use is kept.
+    """
+    before = load_record(places, name)
+    if before is not None and before.identity == measured.identity:
+        measured = replace(measured, last_used=before.last_used)
+        if not _is_material(before, measured, filesystem_bytes):
+            return False
+    return write_record(places, name, measured)
+
+
+def _is_material(before: CopyRecord, after: CopyRecord, filesystem_bytes: int) -> bool:
+    if (before.path, before.complete) != (after.path, after.complete):
+        return True
+    limit = min(MATERIAL_BYTES, filesystem_bytes * MATERIAL_FRACTION)
+    pairs = ((before.bytes, after.bytes), (before.allocated, after.allocated))
+    return any((old is None) != (new is None) or abs((old or 0) - (new or 0)) > limit for old, new in pairs)
+
+
+def touch_used(places: Places, name: str, identity: str, path: str = "", now: float | None = None) -> bool:
+    """Record that a copy is used now, at most once an hour; return whether it was written."""
+    now = time.time() if now is None else now
+    before = load_record(places, name)
+    if before is None or before.identity != identity:
+        workspace, drive = split_copy_name(name)
+        before = CopyRecord(workspace, drive, identity, path)
+    if before.last_used is not None and 0 <= now - before.last_used < USE_INTERVAL_S:
+        return False
+    return write_record(places, name, replace(before, last_used=now))
+
+
+def described(name: str) -> str:
+    """Return the name of a copy's drive as events have it: ``drive/<workspace>/<drive>``."""
+    workspace, _dot, drive = printable(name).partition(".")
+    return f"drive/{workspace}/{drive}"

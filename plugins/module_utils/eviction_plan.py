@@ -1,0 +1,220 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which copies have to go, in which order, and why: Astraeus's two triggers, without looking at anything itself.
+
+A copy of a deleted drive goes whatever the disk looks like. Copies of cache drives go when the disk they are on is
+nearly full, or when all copies together take more than the data location's limit: never used before used, then the
+least recently used, then by name, and not one more than is needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .copies import Copy, CopyRecord
+from .drive_records import Drive
+from .sizes import Space, decimal
+
+DELETED, FULL, LIMIT = "deleted", "full", "limit"
+REASONS = {
+    DELETED: "its drive was deleted",
+    FULL: "evicted: the disk it is on is nearly full",
+    LIMIT: "evicted: the machine's data location is over its limit",
+}
+_UNMEASURED = CopyRecord("", "", "", "")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """When eviction begins and ends, and what is too fresh for it."""
+
+    start_free: float = 0.10
+    """Eviction starts below this fraction of free space, or of free inodes."""
+    stop_free: float = 0.15
+    minimum_age_s: float = 600.0
+    boot_grace_s: float = 600.0
+
+
+class State(NamedTuple):
+    """What the plan has to know of one copy; a tuple, because there may be 100,000."""
+
+    name: str
+    identity: str
+    created: float
+    allocated: int | None
+    """Bytes; None before it was measured."""
+    files: int | None
+    last_used: float | None
+    keep: str = ""
+    """Why it must stay; empty for a candidate."""
+    deleted: bool = False
+    """Whether its drive was deleted."""
+    forced: bool = False
+    """Whether its drive was deleted for good: no lease and no age keeps it, only what the kernel shows."""
+
+
+class Victim(NamedTuple):
+    """A copy that is to go."""
+
+    name: str
+    identity: str
+    reason: str
+    """``deleted``, ``full`` or ``limit``."""
+    allocated: int
+    files: int
+    forced: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to go now. ``wanted`` are the bytes and inodes that must become free by eviction."""
+
+    triggers: frozenset[str] = frozenset()
+    wanted_bytes: int = 0
+    wanted_files: int = 0
+    victims: tuple[Victim, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Why each other copy stays, by name."""
+    blocked: str = ""
+    """Why the mark cannot be reached with these victims; empty when it can."""
+
+
+def assess(
+    copies: Iterable[Copy],
+    known: Mapping[str, CopyRecord],
+    drives: Iterable[Drive],
+    pinned: Mapping[str, str],
+    filling: Collection[str] = (),
+    unknown: Mapping[str, str] | None = None,
+) -> list[State]:
+    """Return the state of each copy.
+
+    :param known: records of copies by name
+    :param drives: all that are declared, tombstones included
+    :param pinned: by copy name, which pin holds it
+    :param filling: names of copies that wait for the run that fills them, or are filled by it now
+    :param unknown: by copy name, what could not be read of it: it stays
+    """
+    declared = {(f"{drive.workspace}.{drive.name}", drive.identity): drive for drive in drives}
+    unknown = unknown or {}
+    states = []
+    for name, identity, created in copies:
+        drive = declared.get((name, identity))
+        record = known.get(name)
+        if record is None or record.identity != identity:
+            record = _UNMEASURED
+        deleted = drive is not None and drive.absent
+        forced = drive is not None and deleted and drive.force
+        if name in unknown:
+            keep = unknown[name]
+        elif drive is None:
+            keep = "no list of drives has its drive"
+        elif not deleted and not (drive.evictable and drive.placed):
+            keep = "its drive is not a cache"
+        elif name in pinned and not forced:
+            keep = f"held by {pinned[name]}"
+        elif name in filling and not forced:
+            keep = "being filled"
+        else:
+            keep = ""
+        states.append(
+            State(name, identity, created, record.allocated, record.files, record.last_used, keep, deleted, forced)
+        )
+    return states
+
+
+def plan(
+    space: Space,
+    states: Iterable[State],
+    max_bytes: int,
+    settings: Settings,
+    now: float,
+    booted: float,
+    under_way: Collection[str] = (),
+) -> Plan:
+    """Return what is to go.
+
+    :param max_bytes: the most that all copies may take; 0 is no limit
+    :param booted: when the host was started
+    :param under_way: the triggers of an eviction that has begun and goes on until its mark is met
+    """
+    states = list(states)
+    full_bytes, full_files = _wanted_for_space(space, settings, FULL in under_way)
+    over = sum(state.allocated or 0 for state in states) - max_bytes if max_bytes else 0
+    bytes_left, files_left, limit_left = full_bytes, full_files, over
+    triggers = {FULL} if full_bytes or full_files else set()
+    triggers.update({LIMIT} if over > 0 else ())
+
+    kept: dict[str, str] = {}
+    candidates = []
+    for state in states:
+        keep = state.keep or _reason_to_stay(state, settings, now, booted)
+        if keep:
+            kept[state.name] = keep
+        else:
+            candidates.append(
+                (not state.deleted, state.last_used is not None, state.last_used or 0.0, state.name, state)
+            )
+    candidates.sort()
+
+    victims: list[Victim] = []
+    for position, (evicted, _used, _last_used, name, state) in enumerate(candidates):
+        if evicted and bytes_left <= 0 and files_left <= 0 and limit_left <= 0:
+            kept.update((key[3], "not needed to go") for key in candidates[position:])
+            break
+        allocated, files = state.allocated or 0, state.files or 0
+        for_space = (bytes_left > 0 and allocated > 0) or (files_left > 0 and files > 0)
+        if evicted and not for_space and not (limit_left > 0 and allocated > 0):
+            kept[name] = "would free nothing"
+            continue
+        reason = DELETED if not evicted else FULL if for_space else LIMIT
+        victims.append(Victim(name, state.identity, reason, allocated, files, state.forced))
+        bytes_left, files_left, limit_left = bytes_left - allocated, files_left - files, limit_left - allocated
+
+    short_bytes, short_files = max(0, bytes_left, limit_left), max(0, files_left)
+    blocked = _blocked(short_bytes, short_files, bool(victims), kept) if short_bytes or short_files else ""
+    return Plan(frozenset(triggers), max(full_bytes, over, 0), full_files, tuple(victims), kept, blocked)
+
+
+def _wanted_for_space(space: Space, settings: Settings, under_way: bool) -> tuple[int, int]:
+    """Return the bytes and inodes that must become free, both 0 while neither is below its mark."""
+    mark = settings.stop_free if under_way else settings.start_free
+    if space.free_fraction >= mark and space.files_free_fraction >= mark:
+        return 0, 0
+    size = _short(space.avail, space.usable, settings.stop_free) if space.free_fraction < mark else 0
+    files = _short(space.files_free, space.files, settings.stop_free) if space.files_free_fraction < mark else 0
+    return size, files
+
+
+def _short(free: int, total: int, fraction: float) -> int:
+    """Return how much more must be free so that the fraction is reached: what is removed is part of the total."""
+    missing = max(0, int(total * fraction) - free)
+    while missing and (free + missing - 1) / total >= fraction:
+        missing -= 1
+    while (free + missing) / total < fraction:
+        missing += 1
+    return missing
+
+
+def _reason_to_stay(state: State, settings: Settings, now: float, booted: float) -> str:
+    if now - booted < settings.boot_grace_s:
+        return "the host was started only now"
+    if state.forced:
+        return ""
+    if now - state.created < settings.minimum_age_s:
+        return "it was made only now"
+    if state.allocated is None and not state.deleted:
+        return "not measured yet"
+    return ""
+
+
+def _blocked(short_bytes: int, short_files: int, some: bool, kept: Mapping[str, str]) -> str:
+    parts = [decimal(short_bytes)] if short_bytes else []
+    parts += [f"{short_files} inodes"] if short_files else []
+    reasons = Counter("leased" if reason.startswith("held by ") else reason for reason in kept.values())
+    why = ", ".join(f"{count}: {reason}" for reason, count in reasons.most_common(4)) or "there are no copies"
+    what = "too little can go" if some else "nothing can go"
+    return f"{what}: {' and '.join(parts)} more must become free; copies that stay: {why}"

@@ -1,0 +1,334 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pins: a worker's lease of a copy, held by the kernel as a bind mount, with a record beside it that says whose it is.
+
+The worker is given the mount ``/run/stowage/pins/<run>/<n>`` and nothing else, so its use of the copy shows in this
+host's mount table and follows renames. The record is written before the mount is made: no mount is without one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from . import copies, data_locations, records
+from .data_locations import DRIVES, DataLocation
+from .errors import Refusal, StowageError, printable, quoted
+from .mounts import Mount
+from .mounts import read as read_mounts
+from .places import Places
+from .syscalls import bind_mount, open_beneath, unmount
+
+RESERVED, LEASED = "reserved", "leased"
+CGROUPS = "/sys/fs/cgroup"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One lease of one copy."""
+
+    run: str
+    number: int
+    worker: str
+    copy: str
+    sub_path: str
+    """Below the copy's directory, the drive's own folder included; empty for all of it."""
+    mode: str
+    """``ReadOnly`` or ``ReadWrite``."""
+    state: str
+    """``reserved`` until something is known that ends with the run, then ``leased``."""
+    deadline: float
+    """Until when a reservation is good."""
+    boot_id: str
+    created: float
+    cgroup: str = ""
+    """The directory of the run's cgroup."""
+    pid: int = 0
+    pid_start: int = 0
+
+    def path(self, places: Places) -> str:
+        """Return where the copy is mounted for the worker."""
+        return os.path.join(places.pins_dir, self.run, str(self.number))
+
+    def record_path(self, places: Places) -> str:
+        return self.path(places) + ".json"
+
+    @property
+    def described(self) -> str:
+        return f"pin {printable(self.run)}/{self.number}"
+
+    @classmethod
+    def from_json(cls, run: str, number: int, value: Mapping[str, Any]) -> Pin:
+        return cls(**{**value, "run": run, "number": number})
+
+    def to_json(self) -> dict[str, Any]:
+        value = asdict(self)
+        del value["number"]
+        return value
+
+
+def check_run(value: str) -> str:
+    """Return *value* when it can name a run: it names a directory."""
+    if not value or value in (".", "..") or "/" in value or not value.isprintable() or len(os.fsencode(value)) > 255:
+        raise Refusal(
+            f"run {quoted(value)}", "a run's name is printable, at most 255 bytes, without a slash, not . or .."
+        )
+    return value
+
+
+def take(
+    places: Places,
+    location: DataLocation,
+    copy: str,
+    *,
+    sub_path: str = "",
+    run: str,
+    worker: str = "",
+    read_only: bool,
+    deadline: float,
+) -> Pin:
+    """Mount a copy for a worker of *run*, as reserved until *deadline*; the same again returns the pin that is there.
+
+    The copy's lock is held meanwhile, so that no eviction can be half-way through it.
+
+    :raises Refusal: when the copy, or the folder in it, is not there as a plain directory
+    """
+    check_run(run)
+    location_fd = data_locations.open_verified(location)
+    try:
+        held = copies.take_lock(location_fd, copy)
+        try:
+            fd, identity = _open(location_fd, location, copy, sub_path)
+            try:
+                pin = _reserve(places, copy, sub_path, run, worker, "ReadOnly" if read_only else "ReadWrite", deadline)
+                _mount(places, pin, fd, read_only)
+            finally:
+                os.close(fd)
+        finally:
+            os.close(held)
+    finally:
+        os.close(location_fd)
+    copies.touch_used(places, copy, identity)
+    return pin
+
+
+def _open(location_fd: int, location: DataLocation, copy: str, sub_path: str) -> tuple[int, str]:
+    name = f"copy {printable(copy)}"
+    try:
+        with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(copy)) as copy_fd:
+            mark = copies.own_mark(copy_fd, copy, location)
+            if mark is None:
+                raise Refusal(name, "the directory of that name is not this host's copy", "adopt it, or move it away")
+            return (open_beneath(copy_fd, os.fsencode(sub_path)) if sub_path else os.dup(copy_fd)), mark.identity
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV):
+            where = f"the folder {quoted(sub_path)} in it" if sub_path else "it"
+            raise Refusal(
+                name, f"{where} is not there as a plain directory ({error.strerror})", "make it first"
+            ) from error
+        raise
+
+
+def _reserve(places: Places, copy: str, sub_path: str, run: str, worker: str, mode: str, deadline: float) -> Pin:
+    """Return the pin of these very properties that is recorded, renewed when only reserved, or a new one."""
+    for pin in of_run(places, run):
+        if (pin.copy, pin.sub_path, pin.worker, pin.mode) == (copy, sub_path, worker, mode):
+            if pin.state == RESERVED:
+                pin = replace(pin, deadline=deadline)
+                records.write(pin.record_path(places), pin.to_json(), 0o600)
+            return pin
+    directory = os.path.join(places.pins_dir, run)
+    # A worker walks through to its own mount; what other runs there are is not for it to see.
+    for path in (places.pins_dir, directory):
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, 0o711)
+    number = 1
+    while True:
+        pin = Pin(run, number, worker, copy, sub_path, mode, RESERVED, deadline, boot_id(), time.time())
+        try:
+            os.mkdir(pin.path(places), 0o700)
+            break
+        except FileExistsError:
+            number += 1
+    records.write(pin.record_path(places), pin.to_json(), 0o600)
+    return pin
+
+
+def _mount(places: Places, pin: Pin, fd: int, read_only: bool) -> None:
+    path = pin.path(places)
+    if _mounted_at(path) is not None:
+        if not os.path.samestat(os.stat(path), os.fstat(fd)):
+            raise Refusal(pin.described, "it holds what the copy was before", "release it first")
+        return
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        bind_mount(fd, path, read_only)
+    except OSError:
+        _remove(places, pin)
+        raise
+
+
+def _mounted_at(path: str) -> Mount | None:
+    found = [mount for mount in read_mounts() if mount.point == os.path.realpath(path)]
+    return found[-1] if found else None
+
+
+def confirm(places: Places, run: str, number: int, *, cgroup: str = "", pid: int = 0) -> Pin:
+    """Make a reservation a lease that lasts as long as the cgroup has processes, or the process is there.
+
+    :raises Refusal: when there is no such pin, cgroup or process
+    """
+    pin = get(places, run, number)
+    if bool(cgroup) == bool(pid):
+        raise Refusal(pin.described, "a lease is held by a cgroup or by a process", "name one of the two")
+    if cgroup:
+        below = cgroup[len(CGROUPS) :] if cgroup.startswith(CGROUPS + "/") else cgroup
+        cgroup = os.path.normpath(f"{CGROUPS}/{below}")
+        if not cgroup.startswith(CGROUPS + "/") or not os.path.isdir(cgroup):
+            raise Refusal(pin.described, f"there is no cgroup {printable(cgroup)}", "name one below " + CGROUPS)
+        confirmed = replace(pin, state=LEASED, cgroup=cgroup, pid=0, pid_start=0)
+    else:
+        start = start_time(pid)
+        if start is None:
+            raise Refusal(pin.described, f"there is no process {pid}", "confirm it while the process runs")
+        confirmed = replace(pin, state=LEASED, cgroup="", pid=pid, pid_start=start)
+    records.write(pin.record_path(places), confirmed.to_json(), 0o600)
+    return confirmed
+
+
+def release(places: Places, run: str, number: int) -> bool:
+    """Unmount a pin and forget it; return whether there was one. The time of the copy's last use is recorded.
+
+    :raises Refusal: when something still uses the mount: then it stays, and so does its record
+    """
+    check_run(run)
+    pin = _read(places, run, number)
+    path = os.path.join(places.pins_dir, run, str(number))
+    if pin is None and not os.path.lexists(path):
+        return False
+    try:
+        while True:
+            unmount(path)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            name = f"pin {printable(run)}/{number}"
+            raise Refusal(
+                name, "something still uses it, so it stays", "end the run's processes, then release it"
+            ) from error
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # not, or no longer, a mount
+            raise
+    if pin is None:
+        os.rmdir(path)
+    else:
+        _remove(places, pin)
+        used = copies.load_record(places, pin.copy)
+        if used is not None:
+            copies.touch_used(places, pin.copy, used.identity, used.path)
+    return True
+
+
+def _remove(places: Places, pin: Pin) -> None:
+    """Remove the mount point, never what might be in it, then the record, and the run's directory with its last pin."""
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(pin.path(places))
+    records.remove(pin.record_path(places))
+    try:
+        os.rmdir(os.path.join(places.pins_dir, pin.run))
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+
+
+def get(places: Places, run: str, number: int) -> Pin:
+    pin = _read(places, check_run(run), number)
+    if pin is None:
+        raise Refusal(f"pin {printable(run)}/{number}", "there is no such pin", "see stowage lease list")
+    return pin
+
+
+def _read(places: Places, run: str, number: int) -> Pin | None:
+    path = os.path.join(places.pins_dir, run, f"{number}.json")
+    value = records.read(path)
+    if value is None:
+        return None
+    try:
+        return Pin.from_json(run, number, value)
+    except TypeError as error:
+        raise records.RecordError(f"{path}: not the record of a pin ({error}); release the pin") from error
+
+
+def of_run(places: Places, run: str) -> list[Pin]:
+    """Return the pins of *run*, in the order of their numbers."""
+    found = []
+    for number in sorted(_numbers(os.path.join(places.pins_dir, run))):
+        pin = _read(places, run, number)
+        if pin is not None:
+            found.append(pin)
+    return found
+
+
+def all_pins(places: Places) -> list[Pin]:
+    """Return every pin of this host.
+
+    :raises RecordError: when one cannot be read: then nobody knows what it holds
+    """
+    try:
+        runs = sorted(os.listdir(places.pins_dir))
+    except FileNotFoundError:
+        return []
+    return [pin for run in runs for pin in of_run(places, run)]
+
+
+def _numbers(directory: str) -> list[int]:
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [int(name[: -len(".json")]) for name in names if name.endswith(".json") and name[: -len(".json")].isdigit()]
+
+
+def stale(pin: Pin, now: float | None = None) -> str:
+    """Return why *pin* holds nothing any more, or "" when it does or that cannot be told."""
+    if pin.boot_id != boot_id():
+        return "the host was restarted since it was taken"
+    if pin.state == RESERVED:
+        return "its reservation has ended" if (time.time() if now is None else now) > pin.deadline else ""
+    if pin.cgroup:
+        return "its cgroup has no processes any more" if not _is_populated(pin.cgroup) else ""
+    return "its process has ended" if start_time(pin.pid) != pin.pid_start else ""
+
+
+def _is_populated(cgroup: str) -> bool:
+    try:
+        with open(os.path.join(cgroup, "cgroup.events"), "rb") as stream:
+            return b"populated 0" not in stream.read().splitlines()
+    except FileNotFoundError:
+        # Version 1 has no such file: as long as the cgroup is there it may have processes.
+        return os.path.isdir(cgroup)
+    except OSError as error:
+        if error.errno == errno.ENODEV:  # removed while it was read
+            return False
+        raise
+
+
+def boot_id() -> str:
+    with open(_BOOT_ID, encoding="ascii") as stream:
+        return stream.read().strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in the kernel's ticks, or None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            fields = stream.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if len(fields) < 20:
+        raise StowageError(f"/proc/{pid}/stat: not of the kernel's form")
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
