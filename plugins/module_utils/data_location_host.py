@@ -167,7 +167,10 @@ def _is_local(mount: Mount) -> bool:
 
 
 def claims_of(places: Places, registry: Registry, own: Iterable[str], host: str) -> dict[str, str]:
-    """Return what a data location must lie apart from on this host, by path; its own paths are left out."""
+    """Return what a data location must lie apart from on this host, by path.
+
+    :param own: the paths of this host's data locations, which may be claimed by them already
+    """
     claims = {places.etc: "Stowage's own", places.var: "Stowage's own", places.run: "Stowage's own"}
     layout = records.read(places.layout_json) or {}
     for name, location in layout.get("locations", {}).items():
@@ -179,8 +182,9 @@ def claims_of(places: Places, registry: Registry, own: Iterable[str], host: str)
             claims[path] = f"source {index} of drive {drive.workspace}/{drive.name},"
     mine = set(own)
     for path, entry in registry.all().items():
-        claims[path] = f"the {entry['kind'].replace('-', ' ')}"
-    return {path: what for path, what in claims.items() if path not in mine}
+        if entry["kind"] != KIND or path not in mine:
+            claims[path] = f"the {entry['kind'].replace('-', ' ')}"
+    return claims
 
 
 def sources_on(drive: drive_records.Drive, host: str) -> list[tuple[int, str]]:
@@ -283,9 +287,6 @@ class _Choosing:
         claims = claims_of(self.places, self.registry, own, self.host)
         claims.update({one.path: "this host's data location" for one in locations if one.path != self.path})
         check_unclaimed(self.path, claims)
-        entry = self.registry.all().get(self.path)
-        if entry is not None and entry["kind"] != KIND:
-            raise Refusal(f"path {self.path}", f"it is a {entry['kind']} already", "choose another folder")
 
     def _open(self, check_mode: bool) -> tuple[int, int | None]:
         """Return what the folder is in, or will be, and the folder when it is there."""

@@ -1,0 +1,557 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The data location on real filesystems: marks, disks that are away or replaced, hosts that are renamed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowage_core import data_location_host, data_locations, drive_records, drives_host, mounts, records
+from stowage_core.data_location_host import SHARED_RULE, SYSTEM_DISK_WARNING, Choice, Outcome
+from stowage_core.data_locations import NotThere
+from stowage_core.differences import Differences
+from stowage_core.drives import check_lists
+from stowage_core.errors import Refusal, StowageError
+from stowage_core.owner import XATTR, Registry, claim, read_mark
+from stowage_core.places import Places
+
+GIB = 1 << 30
+
+
+class Host:
+    """A host with places of its own. Every operation goes through the cycle: predict, do, repeat, predict again."""
+
+    def __init__(self, places: Places, name: str = "gpu-01") -> None:
+        self.places = places
+        self.name = name
+        self.actions: list[str] = []
+
+    def choose(self, path: Path | str, **choice: Any) -> Outcome:
+        wanted = Choice(**{"path": str(path), "max_bytes": 0, "host": self.name, **choice})
+        return self._cycle(
+            lambda differences, check: data_location_host.choose(self.places, wanted, differences, check)
+        )
+
+    def clear(self, *forget: str) -> Outcome:
+        return self._cycle(
+            lambda differences, check: data_location_host.clear(self.places, self.name, forget, differences, check)
+        )
+
+    def declare(self, *drives: dict[str, Any], workspace: str = "vision", manager: str = "") -> drives_host.Outcome:
+        lists = check_lists([{"name": workspace, "drives": list(drives)}])
+        return self._cycle(
+            lambda differences, check: drives_host.declare(self.places, self.name, lists, manager, differences, check)
+        )
+
+    def _cycle(self, operation: Callable[[Differences, bool], Any]) -> Any:
+        runs = []
+        for check_mode in (True, False, False, True):
+            differences = Differences()
+            runs.append((operation(differences, check_mode), differences))
+        (_, predicted), (outcome, done), (again, repeated), (_, last) = runs
+        assert predicted.diff() == done.diff()
+        assert not predicted.actions
+        assert not repeated.changed, repeated.diff()
+        assert not repeated.actions
+        assert not last.changed
+        assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-", str(done.diff()))  # no identity
+        self.actions = done.actions
+        return outcome
+
+    @property
+    def location(self) -> data_locations.DataLocation:
+        found = data_locations.load(self.places)
+        assert found is not None
+        return found
+
+    def identity(self, drive: str, workspace: str = "vision") -> str:
+        return {one.name: one.identity for one in drive_records.load(self.places, workspace) or []}[drive]
+
+    def make_copy(self, drive: str, workspace: str = "vision", identity: str = "") -> Path:
+        """Make a copy as preparing a drive does."""
+        path = Path(self.location.path, "drives", f"{workspace}.{drive}")
+        path.mkdir()
+        (path / "data").write_text("weights")
+        mark(path, "copy", path.name, identity or self.identity(drive, workspace), self.name)
+        return path
+
+
+def mark(path: Path, kind: str, name: str, identity: str, host: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    claim(fd, kind, name, identity, host)
+    os.close(fd)
+
+
+def mark_of(path: Path) -> Any:
+    fd = os.open(path, os.O_RDONLY)
+    found = read_mark(fd)
+    os.close(fd)
+    return found
+
+
+def placed(name: str, path: str = "", **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"sources": [{"node_scope": "placed", "path": path}], **spec}}
+
+
+def tombstone(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "state": "absent"}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(Places.under(str(tmp_path)))
+
+
+def files_below(path: Path) -> dict[str, str]:
+    return {str(file.relative_to(path)): file.read_text() for file in path.rglob("*") if file.is_file()}
+
+
+# -- Choosing
+
+
+def test_the_folder_is_created_marked_and_root_alone_s(host: Host, disk: Path, fstype: str) -> None:
+    outcome = host.choose(disk / "stowage", max_bytes=5 * GIB)
+    path = disk / "stowage"
+    found = mark_of(path)
+    assert (found.kind, found.name, found.host) == ("data-location", str(path), "gpu-01")
+    assert (path.stat().st_uid, path.stat().st_mode & 0o7777) == (0, 0o755)
+    for part in ("drives", ".stowage", ".stowage/locks", ".stowage-trash/pending", ".stowage-trash/condemned"):
+        assert ((path / part).stat().st_uid, (path / part).stat().st_mode & 0o7777) == (0, 0o700)
+    record = records.read(host.places.data_location_json)
+    assert record == {
+        "path": str(path),
+        "max_bytes": 5 * GIB,
+        "host": "gpu-01",
+        "filesystem": {"fstype": fstype, "uuid": found.filesystem_uuid, "source": record["filesystem"]["source"]},
+        "identity": found.identity,
+    }
+    assert Registry(host.places).all() == {
+        str(path): {"kind": "data-location", "name": str(path), "identity": found.identity}
+    }
+    assert outcome.location == host.location
+    assert host.actions[0] == f"made the folder {path}"
+
+
+def test_another_limit_changes_the_record_only(host: Host, disk: Path) -> None:
+    before = host.choose(disk / "stowage").location
+    host.choose(disk / "stowage", max_bytes=GIB)
+    assert host.location == replace(before, max_bytes=GIB)
+    assert host.actions == [f"recorded {disk}/stowage in {host.places.data_location_json}"]
+
+
+def test_symlinks_are_resolved(host: Host, disk: Path) -> None:
+    (disk / "link").symlink_to(disk)
+    assert host.choose(disk / "link/stowage").location.path == f"{disk}/stowage"
+
+
+def test_a_folder_with_other_things_in_it_is_accepted(host: Host, disk: Path) -> None:
+    (disk / "stowage").mkdir()
+    (disk / "stowage/README").write_text("mine")
+    host.choose(disk / "stowage")
+    assert files_below(disk / "stowage") == {"README": "mine"}
+
+
+def test_the_missing_parent_is_predicted_in_check_mode_and_refused_in_a_run(host: Host, disk: Path) -> None:
+    choice = Choice(str(disk / "a/b/stowage"), 0, "gpu-01")
+    outcome = data_location_host.choose(host.places, choice, Differences(), True)
+    assert outcome.warnings[0] == f"path {disk}/a/b/stowage: {disk}/a/b does not exist; taken to be made before a run"
+    with pytest.raises(Refusal, match="/a does not exist, and only the last folder is created; mount the disk that"):
+        data_location_host.choose(host.places, choice, Differences(), False)
+    assert not (disk / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("uid", "mode", "message"),
+    [
+        (1000, 0o755, "belongs to user 1000, who could put another folder in its place; chown root"),
+        (
+            0,
+            0o775,
+            r"can be written by others than root \(mode 0775\), who could put another folder in its place; chmod",
+        ),
+        (0, 0o757, r"can be written by others than root \(mode 0757\)"),
+        (0, 0o1777, r"can be written by others than root \(mode 1777\)"),
+    ],
+)
+def test_what_others_could_swap_is_refused(host: Host, disk: Path, uid: int, mode: int, message: str) -> None:
+    (disk / "theirs").mkdir()
+    os.chown(disk / "theirs", uid, 0)
+    (disk / "theirs").chmod(mode)
+    with pytest.raises(Refusal, match=message):
+        host.choose(disk / "theirs")
+    if not mode & 0o1000:
+        with pytest.raises(Refusal, match=message):
+            host.choose(disk / "theirs/stowage")
+
+
+def test_the_system_disk_is_allowed_with_a_warning(host: Host) -> None:
+    system = Path("/var/lib/stowage-data-of-a-test")
+    try:
+        assert SYSTEM_DISK_WARNING in host.choose(system).warnings
+        assert SYSTEM_DISK_WARNING == (
+            "this is the system disk: drive copies share its space with the operating system"
+        )
+    finally:
+        shutil.rmtree(system)
+
+
+def test_a_filesystem_in_memory_is_refused(host: Host, disk: Path) -> None:
+    (disk / "memory").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", disk / "memory"], check=True)
+    with pytest.raises(Refusal, match="memory is tmpfs, which no disk keeps; choose a folder on a local disk"):
+        host.choose(disk / "memory/stowage")
+
+
+def test_a_read_only_filesystem_is_refused(host: Host, small_disk: Any) -> None:
+    new = small_disk("ext4", options="ro")
+    with pytest.raises(Refusal, match=r"the filesystem at .* is read-only; choose a folder on another disk"):
+        host.choose(new.path / "stowage")
+
+
+def test_overlaps_are_refused(host: Host, disk: Path) -> None:
+    records.write(
+        host.places.layout_json, {"locations": {"cache": {"path": f"{disk}/cache"}}, "volume_root": f"{disk}/volumes"}
+    )
+    (disk / "tier").mkdir()
+    (disk / "cache").mkdir()
+    (disk / "alias").symlink_to(disk / "cache")
+    mark(disk / "tier", "tier", "kv", "t", "gpu-01")
+    Registry(host.places).add(f"{disk}/tier", mark_of(disk / "tier"))
+    host.declare({"metadata": {"name": "own"}, "spec": {"sources": [{"node": "gpu-01", "path": f"{disk}/set"}]}})
+    for path, message in (
+        ("cache/x", "it is inside the storage layout's cache"),
+        ("alias/x", "it is inside the storage layout's cache"),
+        ("volumes", "it is the volume root"),
+        ("tier/x", "it is inside the tier"),
+        ("tier", "it is the tier"),
+        ("cache", "it is the storage layout's cache"),
+        ("set", "it is source 0 of drive vision/own,"),
+    ):
+        with pytest.raises(Refusal, match=message):
+            host.choose(disk / path)
+    for path in (host.places.etc, f"{host.places.var}/x"):
+        with pytest.raises(Refusal, match="Stowage's own"):
+            host.choose(path)
+
+
+# -- Disks that are away, replaced or copied
+
+
+def test_an_unmounted_disk_is_not_taken_for_an_empty_location(host: Host, small_disk: Any) -> None:
+    new = small_disk("ext4")
+    host.choose(new.path / "stowage")
+    identity = host.location.identity
+    new.unmount()
+    with pytest.raises(NotThere) as missing:
+        data_locations.open_verified(host.location)
+    assert missing.value.reason == "missing"
+    (new.path / "stowage").mkdir()  # below the mount point: what a program does that does not look
+    with pytest.raises(NotThere) as other:
+        data_locations.open_verified(host.location)
+    assert other.value.reason == "filesystem"
+    with pytest.raises(NotThere, match=f"is not mounted here, but .*; bring its disk back.*forget: {identity}"):
+        host.choose(new.path / "stowage")
+    with pytest.raises(Refusal, match="may hold copies that cannot be seen"):
+        host.clear()
+    (new.path / "stowage").rmdir()
+    new.mount()
+    os.close(data_locations.open_verified(host.location))
+    host.choose(new.path / "stowage")
+
+
+def test_another_filesystem_in_its_place_is_refused_until_the_old_one_is_given_up(host: Host, small_disk: Any) -> None:
+    old, new = small_disk("ext4"), small_disk("xfs")
+    host.choose(old.path / "stowage")
+    before = host.location
+    old.unmount()
+    subprocess.run(["mount", new.device, old.path], check=True)
+    (old.path / "stowage").mkdir()
+    with pytest.raises(NotThere, match=r"its filesystem \(ext4 .*\) is not mounted here, but xfs .* is"):
+        host.choose(old.path / "stowage")
+    after = host.choose(old.path / "stowage", forget=[before.identity]).location
+    assert after.identity != before.identity
+    assert after.filesystem.fstype == "xfs"
+
+
+def test_forget_keeps_what_is_there(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    outcome = host.choose(disk / "stowage", forget=[host.location.identity])
+    assert f"forget: the data location {disk}/stowage is there, and is kept" in outcome.warnings
+
+
+def test_a_copied_folder_is_not_the_original(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    value = os.getxattr(disk / "stowage", XATTR)
+    (disk / "stowage").rename(disk / "aside")
+    (disk / "stowage").mkdir()
+    with pytest.raises(NotThere) as without:
+        data_locations.open_verified(host.location)
+    assert without.value.reason == "mark"
+    os.setxattr(disk / "stowage", XATTR, value)
+    with pytest.raises(NotThere) as copied:
+        data_locations.open_verified(host.location)
+    assert copied.value.reason == "inode"
+
+
+def test_the_record_is_made_again_from_the_mark_after_a_reinstall(host: Host, disk: Path, tmp_path: Path) -> None:
+    before = host.choose(disk / "stowage").location
+    host.declare(placed("hf-cache"))
+    host.make_copy("hf-cache")
+    fresh = Host(Places.under(str(tmp_path / "reinstalled")))
+    outcome = fresh.choose(disk / "stowage")
+    assert outcome.location == before
+    assert [found.copy_name for found in outcome.holdings.copies] == ["vision.hf-cache"]
+
+
+def test_a_disk_mounted_elsewhere_is_the_same_location(host: Host, small_disk: Any) -> None:
+    new = small_disk("ext4")
+    before = host.choose(new.path / "stowage").location
+    new.unmount()
+    other = new.path.parent / "elsewhere"
+    other.mkdir()
+    subprocess.run(["mount", new.device, other], check=True)
+    outcome = host.choose(other / "stowage")
+    assert outcome.location.identity == before.identity
+    assert not outcome.former
+    assert list(Registry(host.places).all()) == [f"{other}/stowage"]
+
+
+def test_a_disk_of_another_host_is_taken_over_only_when_asked(host: Host, disk: Path, tmp_path: Path) -> None:
+    old = Host(Places.under(str(tmp_path / "old")), "gpu-07")
+    old.choose(disk / "stowage")
+    old.declare(placed("hf-cache"))
+    copy = old.make_copy("hf-cache")
+    with pytest.raises(Refusal, match="it is the data location of host gpu-07, .*take it over with adopt_from: gpu-07"):
+        host.choose(disk / "stowage")
+    host.declare(placed("hf-cache"))
+    host.choose(disk / "stowage", adopt_from="gpu-07")
+    assert mark_of(disk / "stowage").host == mark_of(copy).host == "gpu-01"
+    assert [found.path for found in host.declare(placed("hf-cache")).orphans] == [str(copy)]
+    host.choose(disk / "stowage", adopt_from="gpu-07", adopt=["vision.hf-cache"])
+    assert mark_of(copy).identity == host.identity("hf-cache")
+    assert not host.declare(placed("hf-cache")).orphans
+    assert files_below(copy) == {"data": "weights"}
+
+
+def test_a_renamed_host_keeps_its_copies(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    host.declare(placed("hf-cache"))
+    host.make_copy("hf-cache")
+    host.name = "gpu-09"
+    with pytest.raises(
+        Refusal, match="chosen when this host was gpu-01, and this host is gpu-09 now; .*adopt_from: gpu-01"
+    ):
+        host.choose(disk / "stowage")
+    with pytest.raises(Refusal, match="take it over where it is first"):
+        host.choose(disk / "other", adopt_from="gpu-01")
+    host.choose(disk / "stowage", adopt_from="gpu-01")
+    assert not host.declare(placed("hf-cache")).orphans
+    os.close(data_locations.open_verified(host.location))
+
+
+def test_taking_over_that_was_cut_short_goes_on(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    fd = os.open(disk / "stowage", os.O_RDONLY)
+    data_location_host.take_over(fd, str(disk / "stowage"), "gpu-01", "gpu-09", Differences())
+    os.close(fd)
+    host.name = "gpu-09"
+    host.choose(disk / "stowage", adopt_from="gpu-01")
+    os.close(data_locations.open_verified(host.location))
+
+
+# -- Change and clear
+
+
+def test_a_change_leaves_copies_where_they_are(host: Host, disk: Path) -> None:
+    host.choose(disk / "one")
+    host.declare(placed("hf-cache"))
+    copy = host.make_copy("hf-cache")
+    identity = host.location.identity
+    outcome = host.choose(disk / "two")
+    assert f"the former data location {disk}/one keeps 1 copy: they are neither moved nor deleted" in outcome.warnings
+    assert [location.identity for location in outcome.former] == [identity]
+    assert files_below(copy) == {"data": "weights"}
+    with pytest.raises(
+        Refusal, match=r"host gpu-01 holds 1 copy \(1 below .*/one\); delete their drives \(state: absent\)"
+    ):
+        host.clear()
+    with pytest.raises(Refusal, match="is inside this host's data location"):
+        host.choose(disk / "one/inside")
+    back = host.choose(disk / "one")
+    assert back.location.identity == identity
+    assert not back.former  # the second one held nothing, and was given up
+    assert mark_of(disk / "two") is None
+    assert list((disk / "two").iterdir()) == []
+
+
+def test_a_former_location_is_forgotten_once_it_is_empty(host: Host, disk: Path) -> None:
+    host.choose(disk / "one")
+    host.declare(placed("hf-cache"))
+    copy = host.make_copy("hf-cache")
+    host.choose(disk / "two")
+    shutil.rmtree(copy)
+    assert not host.choose(disk / "two").former
+    assert host.actions[0] == f"gave up {disk}/one; the folder stays"
+    host.clear()
+
+
+@pytest.mark.parametrize("part", ["drives", ".stowage-trash/pending"])
+def test_clearing_is_refused_while_there_is_any_copy(host: Host, disk: Path, part: str) -> None:
+    host.choose(disk / "stowage")
+    host.declare(placed("hf-cache"))
+    copy = host.make_copy("hf-cache")
+    copy.rename(disk / "stowage" / part / copy.name)
+    with pytest.raises(Refusal, match="holds 1 copy"):
+        host.clear()
+    os.removexattr(disk / "stowage" / part / copy.name, XATTR)
+    with pytest.raises(Refusal, match=r"what has no mark may be a copy \(1 below .*\); look at it"):
+        host.clear()
+
+
+def test_clearing_leaves_the_folder_and_what_is_not_ours(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    (disk / "stowage/notes").write_text("mine")
+    assert host.clear().location is None
+    assert [entry.name for entry in (disk / "stowage").iterdir()] == ["notes"]
+    assert mark_of(disk / "stowage") is None
+    assert Registry(host.places).all() == {}
+    host.clear()
+    host.choose(disk / "stowage")
+
+
+# -- Adopting
+
+
+def test_directories_are_taken_in_only_by_name(host: Host, disk: Path) -> None:
+    for name in ("vision.imagenet", "vision.other", "nlp.imagenet"):
+        (disk / "stowage/drives" / name).mkdir(parents=True)
+        (disk / "stowage/drives" / name / "data").write_text(name)
+    with pytest.raises(Refusal, match="its folder drives holds something, .*with adopt"):
+        host.choose(disk / "stowage")
+    adopt = ["vision.imagenet", "nlp.imagenet", "vision.typo"]
+    outcome = host.choose(disk / "stowage", adopt=adopt)
+    assert "adopt: there is no directory vision.typo in drives; take it off the list" in outcome.warnings
+    assert f"{disk}/stowage/drives/vision.other has no mark of this host's copies; it is left alone" in outcome.warnings
+    assert mark_of(disk / "stowage/drives/vision.other") is None
+    declared = host.declare(placed("imagenet"))  # the drive that is declared next has it
+    assert host.identity("imagenet") == mark_of(disk / "stowage/drives/vision.imagenet").identity
+    assert [orphan.copy_name for orphan in declared.orphans] == ["nlp.imagenet"]
+    host.choose(disk / "stowage", adopt=adopt)
+    assert len(files_below(disk / "stowage/drives")) == 3
+
+
+def test_an_adopted_identity_is_used_once(host: Host, disk: Path) -> None:
+    (disk / "stowage/drives/vision.imagenet").mkdir(parents=True)
+    host.choose(disk / "stowage", adopt=["vision.imagenet"])
+    host.declare(placed("imagenet"))
+    first = host.identity("imagenet")
+    host.declare()
+    host.declare(placed("imagenet"))
+    assert host.identity("imagenet") != first
+
+
+def test_a_copy_with_another_owner_or_kind_is_not_taken_in(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    theirs = disk / "stowage/drives/vision.theirs"
+    theirs.mkdir()
+    mark(theirs, "copy", theirs.name, "x", "gpu-07")
+    with pytest.raises(Refusal, match="it is marked as a copy of host gpu-07; .*adopt_from: gpu-07"):
+        host.choose(disk / "stowage", adopt=["vision.theirs"])
+    (disk / "stowage/drives/vision.link").symlink_to("/etc")
+    with pytest.raises(Refusal, match="it is not a directory on the data location's disk"):
+        host.choose(disk / "stowage", adopt=["vision.link"])
+    host.declare({"metadata": {"name": "one"}, "spec": {"sources": [{"node": "gpu-01", "path": "/srv/x"}]}})
+    (disk / "stowage/drives/vision.one").mkdir()
+    with pytest.raises(Refusal, match="its drive is not kept on data locations; take it off the list"):
+        host.choose(disk / "stowage", adopt=["vision.one"])
+
+
+# -- Drives with copies
+
+
+def test_a_drive_made_again_is_another_drive(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    host.declare(placed("hf-cache"))
+    first = host.identity("hf-cache")
+    copy = host.make_copy("hf-cache")
+    host.declare(placed("hf-cache", evictable=True))
+    assert host.identity("hf-cache") == first
+    left = host.declare()
+    assert [(orphan.copy_name, orphan.path) for orphan in left.orphans] == [("vision.hf-cache", str(copy))]
+    assert "holds 1 copy of drives that are in no list" in left.warnings[0]
+    again = host.declare(placed("hf-cache"))
+    assert host.identity("hf-cache") != first
+    assert [orphan.path for orphan in again.orphans] == [str(copy)]
+    assert files_below(copy) == {"data": "weights"}
+    gone = host.declare(tombstone("hf-cache"))  # names the copy that is here
+    assert host.identity("hf-cache") == first
+    assert gone.deleting() == {"vision": ["hf-cache"]}
+    assert not gone.orphans
+    host.declare(placed("hf-cache"))
+    assert host.identity("hf-cache") != first
+
+
+def test_what_a_copy_means_is_not_changed_under_it(host: Host, disk: Path, small_disk: Any) -> None:
+    new = small_disk("ext4")
+    host.choose(new.path / "stowage")
+    host.declare(placed("hf-cache"))
+    other = {"metadata": {"name": "hf-cache"}, "spec": {"sources": [{"node_scope": "local-any", "path": "/scratch"}]}}
+    host.declare(placed("hf-cache", "models"))  # there is no copy yet
+    host.make_copy("hf-cache")
+    for changed, message in (
+        (placed("hf-cache", "other"), "the folder inside it changes from models to other, and this host holds a copy"),
+        (placed("hf-cache"), "the folder inside it changes from models to the whole drive"),
+        (other, r"it becomes scratch on each machine, and this host holds a copy of it at .*; delete it first"),
+    ):
+        with pytest.raises(Refusal, match=message):
+            host.declare(changed)
+    new.unmount()
+    with pytest.raises(Refusal, match="may hold a copy of it"):
+        host.declare(other)
+    assert "copies there are unknown" in host.declare(placed("hf-cache", "models")).warnings[0]
+
+
+def test_two_workspaces_may_use_one_name(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    for workspace in ("vision", "nlp"):
+        host.declare(placed("cache"), workspace=workspace)
+        host.make_copy("cache", workspace)
+    assert host.identity("cache", "vision") != host.identity("cache", "nlp")
+    assert [orphan.copy_name for orphan in host.declare(workspace="nlp").orphans] == ["nlp.cache"]
+
+
+def test_sources_lie_apart_from_copies(host: Host, disk: Path) -> None:
+    host.choose(disk / "one")
+    host.declare(placed("hf-cache"))
+    host.make_copy("hf-cache")
+    host.choose(disk / "two")
+    (disk / "alias").symlink_to(disk / "two/drives")
+    for source, message in (
+        ({"node": "gpu-01", "path": f"{disk}/two/drives"}, r"sources\[0\].path .* is inside the data location .*/two"),
+        ({"node": "gpu-01", "path": f"{disk}/alias"}, "is inside the data location"),
+        ({"node_scope": "local-any", "path": str(disk)}, "contains the"),
+        ({"node_scope": "shared", "path": f"{disk}/one"}, "is the former data location"),
+        ({"node_scope": "shared", "path": host.places.etc}, "is Stowage's own directory"),
+    ):
+        with pytest.raises(Refusal, match=message):
+            host.declare({"metadata": {"name": "own"}, "spec": {"sources": [source]}}, placed("hf-cache"))
+    elsewhere = {"node": "gpu-02", "path": f"{disk}/two"}
+    host.declare({"metadata": {"name": "own"}, "spec": {"sources": [elsewhere]}}, placed("hf-cache"))
+
+
+def test_a_shared_filesystem_is_refused() -> None:
+    table = [
+        mounts.Mount(1, 0, "8:1", "/", "/", ("rw",), "ext4", "/dev/sda1", ("rw",)),
+        mounts.Mount(2, 1, "0:50", "/", "/lustre", ("rw",), "lustre", "mds@tcp:/fs", ("rw",)),
+    ]
+    with pytest.raises(StowageError, match=SHARED_RULE):
+        data_location_host.check_place("/lustre/stowage", "gpu-01", table, "")
