@@ -23,6 +23,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = REPOSITORY / ".build"
+PLUGINS = "ansible_collections.stowage.host.plugins"
 PYTHON = str(REPOSITORY / ".venv/bin/python")
 # Well above what a check takes, so that a hung one still ends, with its name and its log.
 LIMIT_S = 1500
@@ -65,6 +66,8 @@ def lint() -> Iterator[Check]:
     yield Check("ruff check", ["ruff", "check", "--quiet", "."])
     yield Check("ruff format", ["ruff", "format", "--check", "--quiet", "--diff", "."])
     yield Check("mypy", ["mypy", "-p", "stowage_core", "-p", "stowaged"])
+    kinds = sorted({path.parent.name for path in REPOSITORY.glob("plugins/*/*.py")} - {"module_utils"})
+    yield Check("mypy plugins", ["mypy", *(word for kind in kinds for word in ("-p", f"{PLUGINS}.{kind}"))])
     # What the daemon and the modules run on: nothing that Python 3.9 lacks.
     yield Check("vermin", ["vermin", "-q", "--no-tips", "-t=3.9-", "--violations", "plugins", "daemon/stowaged"])
     yield Check("yamllint", ["yamllint", "."])
