@@ -69,13 +69,13 @@ class Filesystem:
     def unfit(self) -> str:
         """Why a data location cannot be on it, or ""."""
         if self.shared:
-            return "is shared: a data location must be on this machine's own disk"
+            return "shared: a data location must be on this machine's own disk"
         if not isinstance(self.answer, Space):
             return self.answer
         if self.mount.read_only:
-            return "is read-only"
+            return "read-only"
         if self.mount.point in _BOOT_POINTS:
-            return "is for starting the system"
+            return "for starting the system"
         if self.mount.fstype in _WITHOUT_OWNERS:
             return f"{self.mount.fstype} cannot hold owner marks"
         return ""

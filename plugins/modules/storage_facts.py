@@ -425,9 +425,9 @@ ansible_facts:
           sample: []
         drives:
           description:
-            - The drives that the host was told of, by workspace. What is known of a source (C(available), C(answers) and
-              its last complete measurement) is null for a source that this host does not measure, and for copies,
-              which are listed apart.
+            - The drives that the host was told of, by workspace. What is known of a source (C(available), C(answers),
+              and its last complete measurement) is null for a source that this host does not measure, and for copies
+              of placed drives, which are listed apart.
           returned: always
           type: dict
           sample:

@@ -142,9 +142,9 @@ def test_an_image_is_on_the_disk_of_its_file(
     ("changes", "why"),
     [
         ({}, ""),
-        ({"options": "ro"}, "is read-only"),
+        ({"options": "ro"}, "read-only"),
         ({"fstype": "vfat"}, "vfat cannot hold owner marks"),
-        ({"fstype": "nfs4", "source": "server:/x"}, "is shared: a data location must be on this machine's own disk"),
+        ({"fstype": "nfs4", "source": "server:/x"}, "shared: a data location must be on this machine's own disk"),
     ],
 )
 def test_what_a_data_location_cannot_be_on(
