@@ -60,12 +60,12 @@ def find(path: str, name: str, table: Sequence[Mount]) -> Place:
     try:
         while parts:
             part = parts.popleft()
+            _check_kept(os.fstat(fd), here, part, name)
             try:
                 entry = os.stat(part, dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
                 parts.appendleft(part)
                 break
-            _check_kept(os.fstat(fd), here, part, name)
             if stat.S_ISLNK(entry.st_mode):
                 links += 1
                 if links > 40:
@@ -99,7 +99,8 @@ def find_all(layout: Layout, table: Sequence[Mount]) -> dict[str, Place]:
     places = {name: find(path, name, table) for name, path in named.items()}
     for name in (*NAMES, "volume_root"):
         if (name in layout.overridden or name == "volume_root") and name in places and not places[name].exists:
-            raise Refusal(name, f"{named[name]} does not exist, and an explicit path is never made", "make or mount it first")
+            rule = f"{named[name]} does not exist, and an explicit path is never made"
+            raise Refusal(name, rule, "make or mount it first")
     check_apart(layout, {place.path: place.real for place in places.values()}.__getitem__)
     for name in layout.defaults:
         parent = places[layout.parent(name)]
@@ -321,8 +322,8 @@ def check_access(users: Sequence[User], needs: Sequence[Need]) -> None:
 
         problems = _in_child(work, lambda count: f"{needs[count].name}: {needs[count].path}")
         for need, problem in zip(needs, problems):
-            if problem is not None:
-                rule, remedy = problem  # type: ignore[misc]
+            if isinstance(problem, list):
+                rule, remedy = map(str, problem)
                 raise Refusal(need.name, f"user {user.name} cannot use {need.path}: {rule}", remedy)
 
 
@@ -433,7 +434,8 @@ def _opened(path: str) -> Iterator[int]:
 
 def make(path: str, wanted: Ownership) -> None:
     """Make the directory *path*, or give an existing one its owner, group and mode; never what is in it."""
-    assert wanted.uid is not None and wanted.gid is not None
+    if wanted.uid is None or wanted.gid is None:
+        raise StowageError(f"{path}: there is no {wanted.owner}:{wanted.group} on this host; make them first")
     parent, name = os.path.split(path)
     with _opened(parent) as parent_fd:
         with suppress(FileExistsError):
@@ -448,7 +450,6 @@ def make(path: str, wanted: Ownership) -> None:
 
 def steps(parent: str, path: str) -> list[str]:
     """Return the directories from below *parent* down to *path*, outermost first."""
-    assert is_within(path, parent)
     below = path[len(parent.rstrip("/")) :].strip("/").split("/")
     return [parent.rstrip("/") + "/" + "/".join(below[:length]) for length in range(1, len(below) + 1)]
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from functools import partial
 from typing import Callable
 
 from .errors import Refusal
@@ -25,11 +27,12 @@ def read(path: str, is_ours: Callable[[bytes], bool], name: str = "") -> bytes |
         if error.errno != errno.ELOOP:
             raise
         raise Refusal(label, f"{path} is a symbolic link", "name the file itself, or remove the link") from None
-    with open(fd, "rb", closefd=True) as stream:
-        try:
-            data = stream.read()
-        except IsADirectoryError:
-            raise Refusal(label, f"{path} is a directory", "name a file") from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Refusal(label, f"{path} is not a regular file", "name another one")
+        data = b"".join(iter(partial(os.read, fd, 1 << 16), b""))
+    finally:
+        os.close(fd)
     if not is_ours(data):
         raise Refusal(label, f"{path} was not written by Stowage", "name another file, or move this one away")
     return data

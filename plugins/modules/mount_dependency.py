@@ -36,7 +36,7 @@ options:
           - The paths that it needs, mount points or directories below them.
           - Required when O(dependencies[].state=present).
         type: list
-        elements: path
+        elements: str
         default: []
       state:
         description: Whether the drop-in is there. Only a drop-in that this module wrote is ever removed.
@@ -124,9 +124,11 @@ dependencies:
 """
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
@@ -153,7 +155,7 @@ ARGUMENT_SPEC = {
         "required": True,
         "options": {
             "service": {"type": "str", "required": True},
-            "paths": {"type": "list", "elements": "path", "default": []},
+            "paths": {"type": "list", "elements": "str", "default": []},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
     },
@@ -314,13 +316,10 @@ def tie(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
             )
 
     for point in immutable:
-        do(
-            f"make the directory underneath {point} immutable",
-            lambda point=point: mount_points.make_immutable(point, table),
-        )
+        do(f"make the directory underneath {point} immutable", partial(mount_points.make_immutable, point, table))
     for dependency in differing:
         verb = "remove" if dependency.content is None else "write"
-        do(f"{verb} {dependency.drop_in}", lambda dependency=dependency: put(dependency))
+        do(f"{verb} {dependency.drop_in}", partial(put, dependency))
     if differing or stale:
         do("systemctl daemon-reload", systemctl.daemon_reload)
         if not module.check_mode:
@@ -357,7 +356,7 @@ def loaded(dependency: Dependency, unit: Properties) -> bool:
     """Return whether systemd has the drop-in, or its absence, in effect."""
     if unit["LoadState"] != "loaded":
         return True
-    there = dependency.drop_in in unit["DropInPaths"].split()
+    there = dependency.drop_in in shlex.split(unit["DropInPaths"])
     return there == (dependency.content is not None) and not (there and unit["NeedDaemonReload"] == "yes")
 
 

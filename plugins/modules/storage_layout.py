@@ -16,13 +16,14 @@ description:
     override says, and keeps them apart.
   - The root and the default directories are made when they are missing. An override must exist, and is never made
     or changed. Nothing is ever moved, and no directory is changed below the ones named here.
+  - Paths are taken as they are written, without expansion of C(~) or variables.
   - Writes the layout to C(/etc/stowage/layout.json) and an environment file for services, and restarts the services
     that read it when it has changed.
 options:
   root:
     description:
       - The directory below which everything is by default.
-    type: path
+    type: str
     required: true
   overrides:
     description:
@@ -37,7 +38,7 @@ options:
   volume_root:
     description:
       - Where registered external volumes are. It must exist, and lie apart from the root and from every location.
-    type: path
+    type: str
   require_mount:
     description:
       - The root must lie on a mount, that is, not on the root filesystem. An existing empty directory does not prove
@@ -47,7 +48,7 @@ options:
   mount_point:
     description:
       - The root must lie on the mount that is exactly here. This implies O(require_mount).
-    type: path
+    type: str
   accept_new_filesystem:
     description:
       - Accept that a location is on another filesystem than when the layout was last written. Without it that is
@@ -79,7 +80,7 @@ options:
   environment_file:
     description:
       - The file that names the layout for services (C(EnvironmentFile=)) and shells.
-    type: path
+    type: str
     default: /etc/stowage/stowage.env
   environment_prefix:
     description:
@@ -118,7 +119,7 @@ EXAMPLES = r"""
     root: /srv/stowage
     owner: trainer
     group: trainer
-    mode: "2775"
+    mode: "02775"
 
 - name: Keep runs on a disk of their own and the caches on another, for TunePlane
   stowage.host.storage_layout:
@@ -170,6 +171,11 @@ volume_root:
   returned: success
   type: str
   sample: /srv/volumes
+environment_prefix:
+  description: What the names in the environment file begin with.
+  returned: success
+  type: str
+  sample: STOWAGE_
 settings:
   description: The settings of the layout by name, without a prefix, for the comparison of hosts.
   returned: success
@@ -187,11 +193,14 @@ restarted:
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.stowage.host.plugins.module_utils import (
     environment_file,
@@ -219,17 +228,17 @@ from ansible_collections.stowage.host.plugins.module_utils.places import Places
 from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Systemctl, unit_name
 
 ARGUMENT_SPEC = {
-    "root": {"type": "path", "required": True},
+    "root": {"type": "str", "required": True},
     "overrides": {"type": "dict", "default": {}},
-    "volume_root": {"type": "path"},
+    "volume_root": {"type": "str"},
     "require_mount": {"type": "bool", "default": False},
-    "mount_point": {"type": "path"},
+    "mount_point": {"type": "str"},
     "accept_new_filesystem": {"type": "bool", "default": False},
     "owner": {"type": "str", "default": "root"},
     "group": {"type": "str", "default": "root"},
     "mode": {"type": "str", "default": "0755"},
     "users": {"type": "list", "elements": "str", "default": []},
-    "environment_file": {"type": "path", "default": "/etc/stowage/stowage.env"},
+    "environment_file": {"type": "str", "default": "/etc/stowage/stowage.env"},
     "environment_prefix": {"type": "str", "default": "STOWAGE_"},
     "restart": {"type": "list", "elements": "str", "default": []},
 }
@@ -255,7 +264,7 @@ def overrides_of(module: AnsibleModule) -> tuple[dict[str, str | None], dict[str
             raise Refusal(name, "its override has a rule for its mount and no path", "give it a path")
         paths[name] = path
         try:
-            rules[name] = MountRule.of(name, module.boolean(required or False), point)
+            rules[name] = MountRule.of(name, boolean(required or False), point)
         except TypeError:
             raise Refusal(name, f"require_mount cannot be {required!r}", "give true or false") from None
     return paths, rules
@@ -295,16 +304,36 @@ def users_of(module: AnsibleModule) -> list[User]:
     return users
 
 
-def active_units(module: AnsibleModule, systemctl: Systemctl) -> list[str]:
-    """Return those of the units to restart that are active, and refuse one that does not exist."""
-    active = []
+def units_of(module: AnsibleModule, systemctl: Systemctl) -> dict[str, bool]:
+    """Return the units to restart and whether each is active; refuse one that does not exist."""
     units = systemctl.show([unit_name(name) for name in module.params["restart"]], ["ActiveState"])
     for name, properties in units.items():
         if properties["LoadState"] == "not-found":
             expect(module, "restart", f"there is no unit {name} on this host")
-        elif properties["ActiveState"] not in ("inactive", "failed", "deactivating"):
-            active.append(name)
-    return active
+    return {name: unit["ActiveState"] not in ("inactive", "failed", "deactivating") for name, unit in units.items()}
+
+
+class Restarts:
+    """The units that wait for a restart, kept until each is done or a reboot has started them anew."""
+
+    def __init__(self, host: Places, environment_path: str) -> None:
+        self._path = os.path.join(host.run, "restarts.json")
+        self._environment_path = environment_path
+        self._all = records.read(self._path) or {}
+
+    def due(self, units: Mapping[str, bool], changed: bool) -> list[str]:
+        """Return those of *units* that read what has changed now, or in a run that failed before it restarted them."""
+        left = self._all.get(self._environment_path, [])
+        return [unit for unit, active in units.items() if (changed and active) or unit in left]
+
+    def keep(self, units: list[str]) -> None:
+        rest = {path: waiting for path, waiting in self._all.items() if path != self._environment_path}
+        if units:
+            rest[self._environment_path] = units
+        if rest:
+            records.write(self._path, rest)
+        else:
+            records.remove(self._path)
 
 
 def former_layout(path: str) -> dict[str, Any]:
@@ -329,18 +358,25 @@ def paths_of(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def record_of(
-    layout: Layout, places: Mapping[str, Place], rules: Mapping[str, MountRule], prefix: str
+    layout: Layout,
+    places: Mapping[str, Place],
+    rules: Mapping[str, MountRule],
+    prefix: str,
+    former: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the layout as it is recorded; a default has the mount rule of its parent."""
+    """Return the layout as it is recorded. A disk whose device got another name at a boot stays the one recorded."""
     locations = {}
     for name in NAMES:
-        place = places[name]
+        filesystem = places[name].filesystem
+        if name in former["locations"]:
+            recorded = FilesystemId.from_json(former["locations"][name]["filesystem"])
+            filesystem = recorded if recorded.matches(filesystem) else filesystem
         locations[name] = {
-            "path": place.path,
+            "path": places[name].path,
             "override": name in layout.overridden,
             "require_mount": rules[name].required,
-            "mount_point": place.mount.point,
-            "filesystem": place.filesystem.to_json(),
+            "mount_point": places[name].mount.point,
+            "filesystem": filesystem.to_json(),
         }
     return {
         "root": layout.root,
@@ -367,12 +403,12 @@ def body(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
 def lay_out(
     module: AnsibleModule, differences: Differences, host: Places, layout: Layout, rules: Mapping[str, MountRule]
 ) -> Mapping[str, Any]:
-    """Compare, refuse, and only then change, in the order in which a failure half way leaves the host usable."""
+    """Compare and refuse first, then change what differs."""
     prefix = check_prefix(module.params["environment_prefix"])
     environment_path = check_path(module.params["environment_file"], "environment_file")
     wanted, users = ownership_of(module), users_of(module)
     systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
-    active = active_units(module, systemctl)
+    units = units_of(module, systemctl)
     former = former_layout(host.layout_json)
     places = layout_host.find_all(layout, mounts.read())
     for name in ("root", *NAMES):
@@ -382,21 +418,15 @@ def lay_out(
 
     plan = layout_host.directories(layout, places, wanted)
     present = {path: layout_host.ownership(path) for path in plan}
-    record = record_of(layout, places, rules, prefix)
     changing = note_directories(differences, plan, present)
     layout_host.check_users(users, places, wanted, [path for path in changing if present[path] is not None])
-    for key in ("root", "volume_root", "environment_prefix"):
-        differences.note(key, record[key], former[key])
-    for name in NAMES:
-        differences.note(f"location {name}", record["locations"][name], former["locations"].get(name))
+    record = record_of(layout, places, rules, prefix, former)
+    note_record(differences, record, former)
     environment = environment_file.render(layout.settings(prefix))
     environment_differs = note_environment(differences, environment_path, environment)
-    pending_path = os.path.join(host.run, "restarts.json")
-    pending = records.read(pending_path) or {}
-    # A run that failed between the file and the restart has left its units here; a reboot restarts them all.
-    left = [unit for unit in pending.get(environment_path, []) if unit in active]
-    restart = active if environment_differs else left
-    differences.note("restarted", restart, [])
+    restarts = Restarts(host, environment_path)
+    due = restarts.due(units, environment_differs)
+    differences.note("restarted", due, [])
     for sentence in moved(layout, paths_of(former)):
         module.warn(sentence)
 
@@ -407,20 +437,28 @@ def lay_out(
 
     for path in changing:
         verb = "make" if present[path] is None else "set owner and mode of"
-        do(f"{verb} directory {path}", lambda path=path: layout_host.make(path, plan[path]))  # type: ignore[misc]
+        do(f"{verb} directory {path}", partial(layout_host.make, path, plan[path]))
     if changing and not module.check_mode:
         layout_host.check_users(users, layout_host.find_all(layout, mounts.read()), wanted)
     if record != former:
-        do(f"write {host.layout_json}", lambda: records.write(host.layout_json, record))
+        do(f"write {host.layout_json}", partial(records.write, host.layout_json, record))
     if environment_differs:
-        if restart and not module.check_mode:
-            records.write(pending_path, {**pending, environment_path: restart})
-        do(f"write {environment_path}", lambda: records.write_bytes(environment_path, environment))
-    for unit in restart:
-        do(f"restart {unit}", lambda unit=unit: systemctl.restart(unit))  # type: ignore[misc]
-    if environment_path in {**pending, environment_path: restart} and not module.check_mode:
-        forget(pending_path, pending, environment_path)
-    return {**record, "settings": layout.settings(), "restarted": restart}
+        if not module.check_mode:
+            restarts.keep(due)
+        do(f"write {environment_path}", partial(records.write_bytes, environment_path, environment))
+    for number, unit in enumerate(due, 1):
+        do(f"restart {unit}", partial(systemctl.restart, unit))
+        if not module.check_mode:
+            restarts.keep(due[number:])
+    return {**record, "settings": layout.settings(), "restarted": due}
+
+
+def note_record(differences: Differences, record: Mapping[str, Any], former: Mapping[str, Any]) -> None:
+    """Note how the layout differs from the recorded one."""
+    for key in ("root", "volume_root", "environment_prefix"):
+        differences.note(key, record[key], former[key])
+    for name in NAMES:
+        differences.note(f"location {name}", record["locations"][name], former["locations"].get(name))
 
 
 def note_directories(
@@ -440,17 +478,11 @@ def note_environment(differences: Differences, path: str, wanted: bytes) -> bool
     """Note how the environment file differs, and return whether it does; refuse one that is not ours."""
     now = own_files.read(path, environment_file.is_ours, "environment_file")
     text = None if now is None else now.decode("utf-8", "replace")
-    differences.note(f"environment {path}", wanted.decode("utf-8"), text)
-    return not records.is_current(path, wanted)
-
-
-def forget(path: str, pending: Mapping[str, Any], environment_path: str) -> None:
-    """Remove the note that units wait for a restart."""
-    rest = {key: units for key, units in pending.items() if key != environment_path}
-    if rest:
-        records.write(path, rest)
-    else:
-        records.remove(path)
+    differs = differences.note(f"environment {path}", wanted.decode("utf-8"), text)
+    if now is not None:
+        mode = f"{stat.S_IMODE(os.stat(path).st_mode):04o}"
+        differs = differences.note(f"mode of {path}", "0644", mode) or differs
+    return differs
 
 
 def main() -> None:
