@@ -167,6 +167,7 @@ def _entry(value: Any, where: str, problems: list[str], machines: Collection[str
     except Refusal as error:
         if isinstance(value, Mapping):
             found.append("metadata.name: required" if metadata.value("name") is None else str(error))
+    labels = metadata.texts("labels")
     state = fields.choice("state", STATES, "present")
     force = fields.boolean("force")
     if force and state != "absent":
@@ -177,7 +178,7 @@ def _entry(value: Any, where: str, problems: list[str], machines: Collection[str
     label = f"{where} ({name})" if name else where
     problems.extend(f"{label}: {problem}" for problem in found)
     return {
-        "metadata": {"name": name, "labels": metadata.texts("labels")},
+        "metadata": {"name": name, "labels": labels},
         "spec": spec,
         "state": state,
         "force": force,
@@ -192,7 +193,7 @@ def _spec(fields: _Fields, machines: Collection[str] | None) -> dict[str, Any]:
     scopes = [source["node_scope"] for source in sources]
     placed = PLACED in scopes
     unclear = None in scopes  # a misspelt kind is one problem, not several
-    if not sources and isinstance(fields.value("sources") or [], list):
+    if fields.value("sources") in (None, []) and fields.is_mapping:
         fields.add("sources", "required; at least one source")
     if placed and len(sources) > 1:
         fields.add("sources", "a placed drive has exactly one source")
@@ -229,7 +230,7 @@ def _source(fields: _Fields, machines: Collection[str] | None) -> dict[str, Any]
         fields.add("node", "must be empty for a placed drive: each machine keeps its own copy")
     if node and scope == SCRATCH:
         fields.add("node", "must be empty for scratch: it is on whichever machine runs the worker")
-    if not node and scope == ON_ONE_MACHINE and fields.is_mapping:
+    if fields.value("node") in (None, "") and scope == ON_ONE_MACHINE and fields.is_mapping:
         fields.add("node", "required for a drive on one machine: name the machine that holds the data")
     for index, machine in enumerate(eligible):
         if machine and machine in eligible[:index]:
