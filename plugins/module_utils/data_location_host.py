@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import data_locations, drive_records, filesystems, records
+from . import copies, data_locations, drive_records, filesystems, records
 from . import mounts as mount_table
 from .data_locations import CONDEMNED, COPY, DRIVES, KIND, LOCKS, PENDING, DataLocation, NotThere
 from .differences import Differences
@@ -442,14 +442,14 @@ def clear(places: Places, host: str, forget: Sequence[str], differences: Differe
     recorded, former = _known(places, forget, mounts, differences, warnings)
     locations = [*([recorded] if recorded is not None else []), *former]
     held = {location.path: data_locations.holdings([location], mounts) for location in locations}
-    copies = {path: len(holdings.copies) for path, holdings in held.items() if holdings.copies}
+    found = {path: len(holdings.copies) for path, holdings in held.items() if holdings.copies}
     strangers = {path: len(holdings.strangers) for path, holdings in held.items() if holdings.strangers}
     unseen = [error for holdings in held.values() for error in holdings.unseen]
-    if copies:
-        where = ", ".join(f"{number} below {path}" for path, number in copies.items())
+    if found:
+        where = ", ".join(f"{number} below {path}" for path, number in found.items())
         raise Refusal(
             "data location",
-            f"host {host} holds {counted(sum(copies.values()))} ({where})",
+            f"host {host} holds {counted(sum(found.values()))} ({where})",
             "delete their drives (state: absent) and wait until the copies are gone",
         )
     if strangers:
@@ -691,14 +691,15 @@ class _Adoptions:
         for name in self.names:
             if self._is_done(name):
                 continue
-            child = open_beneath(fd, DRIVES + b"/" + os.fsencode(name))
+            held = copies.take_lock(fd, name)  # also makes the lock's file, which a full disk could not
             try:
-                mark = read_mark(child)
-                if mark is not None:
-                    release(child, mark)
-                claim(child, COPY, name, self._identities[name], self._host)
+                with copies.opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
+                    mark = read_mark(child)
+                    if mark is not None:
+                        release(child, mark)
+                    claim(child, COPY, name, self._identities[name], self._host)
             finally:
-                os.close(child)
+                os.close(held)
             differences.act(f"took {name} in as a copy")
         if self._undeclared:
             drive_records.write_adopted(self._path, {**self._reserved, **self._undeclared})

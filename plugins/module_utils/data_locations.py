@@ -62,7 +62,7 @@ class DataLocation:
         return value
 
 
-class NotThere(StowageError):  # noqa: N818 - what is raised is a finding
+class NotThere(StowageError):
     """A data location cannot be reached as the one that was chosen: nothing may be made or removed in it.
 
     :param reason: ``missing``, ``filesystem`` (not mounted, or another one in its place), ``mark`` or ``inode``
@@ -196,7 +196,8 @@ def _look(fd: int, location: DataLocation, part: bytes, copies: list[Found], str
                 mark = read_mark(child)
             finally:
                 os.close(child)
-            if mark is not None and (mark.kind, mark.host) == (COPY, location.host):
+            named = mark is not None and (part == PENDING or mark.name == name)
+            if mark is not None and named and (mark.kind, mark.host) == (COPY, location.host):
                 copies.append(Found(mark.name, path, mark.identity))
             else:
                 strangers.append(path)

@@ -442,6 +442,7 @@ def test_directories_are_taken_in_only_by_name(host: Host, disk: Path) -> None:
     assert "adopt: there is no directory vision.typo in drives; take it off the list" in outcome.warnings
     assert f"{disk}/stowage/drives/vision.other has no mark of this host's copies; it is left alone" in outcome.warnings
     assert mark_of(disk / "stowage/drives/vision.other") is None
+    assert (disk / "stowage/.stowage/locks/vision.imagenet").exists()
     declared = host.declare(placed("imagenet"))  # the drive that is declared next has it
     assert host.identity("imagenet") == mark_of(disk / "stowage/drives/vision.imagenet").identity
     assert [orphan.copy_name for orphan in declared.orphans] == ["nlp.imagenet"]
