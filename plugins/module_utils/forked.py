@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 
@@ -33,8 +32,7 @@ def fork(body: Callable[[], None]) -> int:
             body()
             status = 0
     except BaseException:  # nothing may go on in the parent's code above this frame
-        traceback.print_exc()
-        sys.stderr.flush()
+        os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(status)
 

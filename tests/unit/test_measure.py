@@ -1,0 +1,288 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Counting trees, in one process, in several, and in a child."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stowage_core import measure_workers, syscalls
+from stowage_core.errors import StowageError
+from stowage_core.inode_set import InodeSet
+from stowage_core.measure import Measurement, Scan, Usage, measure, measure_in_child
+from stowage_core.pace import Pace, Pacer, Rate
+from stowage_core.walk import Walk
+
+
+def expected(path: Path) -> Usage:
+    """The same, the plain way."""
+    seen: dict[tuple[int, int], os.stat_result] = {}
+    for directory, names, files in os.walk(path):
+        for name in [*names, *files, "."]:
+            status = os.lstat(os.path.join(directory, name))
+            seen[status.st_dev, status.st_ino] = status
+    directories = [status for status in seen.values() if stat.S_ISDIR(status.st_mode)]
+    files_only = [status for status in seen.values() if not stat.S_ISDIR(status.st_mode)]
+    return Usage(
+        bytes=sum(status.st_size for status in files_only),
+        directory_bytes=sum(status.st_size for status in directories),
+        allocated=sum(status.st_blocks for status in seen.values()) * 512,
+        files=len(files_only),
+        directories=len(directories),
+    )
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some thousand files, hard links within and across directories, symbolic links and a FIFO."""
+    chance = random.Random(1)
+    tmp_path = tmp_path_factory.mktemp("measured")
+    directories = [tmp_path / "tree"]
+    directories[0].mkdir()
+    for number in range(150):
+        directories.append(chance.choice(directories) / f"d{number}")
+        directories[-1].mkdir()
+    files = []
+    for number in range(2000):
+        files.append(chance.choice(directories) / f"f{number}")
+        files[-1].write_bytes(bytes(chance.choice([0, 1, 5000])))
+    for number in range(500):
+        os.link(chance.choice(files), chance.choice(directories) / f"l{number}")
+    (tmp_path / "tree/link").symlink_to("/etc")
+    os.mkfifo(tmp_path / "tree/fifo")
+    with open(tmp_path / "tree/sparse", "wb") as sparse:
+        sparse.truncate(10**12)
+    return directories[0]
+
+
+@pytest.fixture
+def root_fd(tree: Path) -> Iterator[int]:
+    fd = os.open(tree, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_totals_are_those_of_every_inode_once(tree: Path, root_fd: int, workers: int) -> None:
+    assert measure(root_fd, workers=workers) == expected(tree)
+
+
+def test_inodes_are_files_and_directories() -> None:
+    assert Usage(files=3, directories=2).inodes == 5
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2**64 - 1) | st.integers(0, 600))))
+def test_an_inode_set_is_a_set(inodes: list[tuple[int, int]]) -> None:
+    small = InodeSet()
+    plain: set[tuple[int, int]] = set()
+    for inode in inodes:
+        assert small.add(*inode) == (inode not in plain)
+        plain.add(inode)
+
+
+@given(
+    st.builds(
+        Usage,
+        bytes=st.integers(0, 2**80),
+        files=st.integers(0),
+        complete=st.booleans(),
+        problems=st.lists(st.text()).map(tuple),
+    )
+)
+def test_a_usage_is_a_record(usage: Usage) -> None:
+    assert Usage.from_json(json.loads(json.dumps(usage.to_json()))) == usage
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    real = syscalls.open_beneath
+
+    def refuse(fd: int, name: bytes) -> int:
+        if name.startswith(b"d1"):
+            raise OSError(number, os.strerror(number))
+        return real(fd, name)
+
+    monkeypatch.setattr("stowage_core.walk.open_beneath", refuse)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_cannot_be_read_makes_the_usage_incomplete(
+    root_fd: int, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    unreadable(monkeypatch, 13)
+    usage = measure(root_fd, workers=workers)
+    assert not usage.complete
+    assert len(usage.problems) == 17
+    assert all(text.endswith(": Permission denied") for text in usage.problems[:16])
+    assert usage.problems[16].startswith("and ")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_mount_below_is_told_and_is_not_incomplete(
+    root_fd: int, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    unreadable(monkeypatch, 18)
+    usage = measure(root_fd, workers=workers)
+    assert usage.complete
+    assert usage.problems[0].endswith(": another filesystem is mounted there")
+
+
+@pytest.mark.parametrize("how", ["killed", "raises"])
+def test_a_worker_that_fails_is_an_error_and_no_hang(
+    root_fd: int, monkeypatch: pytest.MonkeyPatch, how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parent = os.getpid()
+    real = Walk.split
+
+    def split(self: Walk) -> tuple[int, str] | None:
+        assert os.getpid() != parent
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("told on stderr")
+
+    monkeypatch.setattr(Walk, "split", split)
+    with pytest.raises(StowageError, match="a process ended before it was done"):
+        measure(root_fd, workers=2)
+    assert how == "killed" or "told on stderr" in capfd.readouterr().err
+    monkeypatch.setattr(Walk, "split", real)
+    assert measure(root_fd, workers=2).complete
+
+
+def test_workers_die_with_their_parent(root_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, told = os.pipe()
+
+    def wait(*_arguments: object) -> None:
+        os.write(told, os.getpid().to_bytes(4, "little"))
+        time.sleep(60)
+
+    monkeypatch.setattr(measure_workers, "close_all_but", wait)
+    middle = os.fork()
+    if not middle:
+        measure(root_fd, workers=2)
+        os._exit(0)
+    workers = [int.from_bytes(os.read(seen, 4), "little") for _number in range(2)]
+    os.kill(middle, signal.SIGKILL)
+    os.waitpid(middle, 0)
+    deadline = time.monotonic() + 5
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.close(seen)
+    os.close(told)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(measurement: Measurement, seconds: float = 10) -> Usage:
+    deadline = time.monotonic() + seconds
+    while True:
+        usage = measurement.finished()
+        if usage is not None:
+            return usage
+        assert time.monotonic() < deadline
+        select.select([measurement], [], [], 0.05)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_child_measures(tree: Path, root_fd: int, workers: int) -> None:
+    measurement = Scan(workers=workers, pace=Pace(1.0)).start(root_fd, deadline=10)
+    assert wait_for(measurement) == expected(tree)
+    assert measurement.finished() == expected(tree)
+
+
+def test_a_child_opens_what_it_measures(tree: Path) -> None:
+    assert wait_for(measure_in_child(lambda: os.open(tree, os.O_RDONLY))) == expected(tree)
+    usage = wait_for(measure_in_child(lambda: os.open(tree / "missing", os.O_RDONLY)))
+    assert (usage.complete, usage.problems) == (False, ("No such file or directory",))
+
+
+def test_a_child_that_hangs_is_given_up_at_its_deadline() -> None:
+    def hang() -> int:
+        time.sleep(60)
+        return -1
+
+    measurement = measure_in_child(hang, deadline=0.1)
+    assert measurement.finished() is None
+    usage = wait_for(measurement)
+    assert (usage.complete, usage.problems) == (False, ("not measured in the time allowed",))
+    deadline = time.monotonic() + 5
+    while not measurement.gone():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_child_that_is_killed_gives_an_incomplete_usage(root_fd: int) -> None:
+    def wait() -> int:
+        time.sleep(60)
+        return root_fd
+
+    measurement = measure_in_child(wait)
+    measurement.kill()
+    usage = wait_for(measurement)
+    assert (usage.complete, usage.problems) == (False, ("the measuring process ended before it was done",))
+
+
+def test_a_child_holds_nothing_of_its_parent(root_fd: int) -> None:
+    seen, told = os.pipe()
+    measurement = measure_in_child(root_fd, pace=Pace(0.001))
+    os.close(told)
+    assert select.select([seen], [], [], 5)[0], "the child still holds the pipe"
+    os.close(seen)
+    measurement.kill()
+    wait_for(measurement)
+
+
+def test_a_pace_is_a_share_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    pacer = Pacer(Pace(0.25))
+    for _step in range(1000):
+        now[0] += 0.001
+        pacer.step()
+    assert sum(slept) == pytest.approx(3.0, rel=0.05)
+    assert max(slept) <= 0.020
+    now[0] += 10  # a disk that hung: no long sleep for it
+    pacer.step()
+    assert slept[-1] <= 0.1
+
+
+def test_a_rate_is_kept_and_not_caught_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    rate = Rate(100)
+    for _step in range(50):
+        rate.did(10)
+    assert now[0] == pytest.approx(5.0)
+    now[0] += 60
+    for _step in range(50):
+        rate.did(10)
+    assert now[0] == pytest.approx(70.0, abs=0.2)
