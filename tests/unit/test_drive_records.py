@@ -1,0 +1,261 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Merging a declared list of drives with the recorded one: identities, tombstones, orphans, managers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowage_core import drive_records, drives_host, records
+from stowage_core.differences import Differences
+from stowage_core.drive_records import Drive, Found, Holdings, merge
+from stowage_core.drives import check_drives, check_lists
+from stowage_core.errors import Refusal, StowageError
+from stowage_core.places import Places
+
+
+def placed(name: str, path: str = "") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"sources": [{"node_scope": "placed", "path": path}]}}
+
+
+def scratch(name: str, path: str = "/scratch") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"sources": [{"node_scope": "local-any", "path": path}]}}
+
+
+def tombstone(name: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "state": "absent", **more}
+
+
+class Site:
+    """A workspace on one host, with identities that can be told apart: 1, 2, 3, ..."""
+
+    def __init__(self) -> None:
+        self.drives: list[Drive] = []
+        self.copies: list[Found] = []
+        self.unseen: list[StowageError] = []
+        self.adopted: dict[str, str] = {}
+        numbers = itertools.count(1)
+        self._new = lambda: str(next(numbers))
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(self.copies, (), self.unseen)
+
+    def declare(self, *bodies: dict[str, Any], manager: str = "") -> dict[str, str]:
+        self.drives = merge(
+            "vision", check_drives(list(bodies)), self.drives, self.holdings, manager, self.adopted, self._new
+        )
+        return {drive.name: drive.identity for drive in self.drives}
+
+    def hold(self, name: str, identity: str) -> None:
+        self.copies.append(Found(f"vision.{name}", f"/data/drives/vision.{name}", identity))
+
+    def orphans(self) -> Sequence[str]:
+        return [found.identity for found in self.holdings.orphans(self.drives)]
+
+
+def test_an_identity_is_kept_while_the_drive_stays_declared() -> None:
+    site = Site()
+    assert site.declare(placed("a"), placed("b")) == {"a": "1", "b": "2"}
+    assert site.declare(placed("b"), placed("c"), placed("a")) == {"a": "1", "b": "2", "c": "3"}
+
+
+@pytest.mark.parametrize("between", [[], [tombstone("a")]])
+def test_a_drive_made_again_is_another_drive(between: list[dict[str, Any]]) -> None:
+    site = Site()
+    site.declare(placed("a"))
+    site.declare(*between)
+    assert site.declare(placed("a")) == {"a": "2"}
+
+
+def test_a_tombstone_keeps_the_identity_and_what_was_known() -> None:
+    site = Site()
+    site.declare(placed("a", "models"))
+    assert site.declare(tombstone("a", force=True)) == {"a": "1"}
+    (drive,) = site.drives
+    assert (drive.absent, drive.force, drive.placed, drive.path, drive.evictable) == (True, True, True, "models", False)
+    assert site.declare(tombstone("a", force=True)) == {"a": "1"}
+
+
+def test_a_tombstone_of_an_orphan_names_the_copy_that_is_here() -> None:
+    site = Site()
+    site.hold("a", "earlier")
+    assert site.orphans() == ["earlier"]
+    assert site.declare(tombstone("a")) == {"a": "earlier"}
+    assert site.orphans() == []
+    assert site.drives[0].spec is None
+    assert site.declare(tombstone("a")) == {"a": "earlier"}
+
+
+def test_a_tombstone_of_a_later_drive_names_the_copy_that_is_here() -> None:
+    site = Site()
+    site.hold("a", "earlier")
+    site.declare(placed("a"))
+    assert site.orphans() == ["earlier"]
+    assert site.declare(tombstone("a")) == {"a": "earlier"}
+
+
+def test_a_tombstone_of_a_drive_with_a_copy_of_its_own_names_that() -> None:
+    site = Site()
+    site.hold("a", "in a former data location")
+    site.declare(placed("a"))
+    site.hold("a", "1")
+    assert site.declare(tombstone("a")) == {"a": "1"}
+
+
+def test_a_name_that_leaves_the_list_leaves_orphans() -> None:
+    site = Site()
+    site.declare(placed("a"), placed("b"))
+    site.hold("a", "1")
+    site.hold("b", "2")
+    assert site.orphans() == []
+    site.declare(placed("b"))
+    assert site.orphans() == ["1"]
+    site.declare(placed("a"), placed("b"))  # another drive
+    assert site.orphans() == ["1"]
+
+
+def test_a_copy_that_was_adopted_before_is_the_next_drive_s() -> None:
+    site = Site()
+    site.adopted = {"vision.a": "reserved", "nlp.b": "other"}
+    assert site.declare(placed("a"), placed("b")) == {"a": "reserved", "b": "1"}
+
+
+@pytest.mark.parametrize(
+    ("after", "change"),
+    [
+        (placed("a", "models"), "the folder inside it changes from the whole drive to models"),
+        (scratch("a"), "it becomes scratch on each machine"),
+    ],
+)
+def test_what_a_copy_means_cannot_change_under_it(after: dict[str, Any], change: str) -> None:
+    site = Site()
+    site.declare(placed("a"))
+    site.hold("b", "x")
+    site.declare(after)
+    site = Site()
+    site.declare(placed("a"))
+    site.hold("a", "1")
+    with pytest.raises(Refusal) as refused:
+        site.declare(after)
+    assert str(refused.value) == (
+        f"drive vision/a: {change}, and this host holds a copy of it at /data/drives/vision.a;"
+        " delete it first (state: absent), or give the new drive another name"
+    )
+    site.copies, site.unseen = [], [StowageError("data location /data: away")]
+    with pytest.raises(Refusal, match=r"and this host may hold a copy of it \(data location /data: away\)"):
+        site.declare(after)
+
+
+def test_other_drives_change_freely() -> None:
+    site = Site()
+    site.declare(scratch("a"))
+    site.hold("a", "x")
+    assert site.declare(scratch("a", "/other")) == {"a": "1"}
+    assert site.declare(placed("a")) == {"a": "1"}
+
+
+def test_drives_of_a_manager_are_a_list_of_their_own() -> None:
+    site = Site()
+    site.declare(placed("a"))
+    assert site.declare(placed("model-llama"), manager="model/llama") == {"a": "1", "model-llama": "2"}
+    assert site.drives[1].manager == "model/llama"
+    assert site.declare(placed("a"), placed("b")) == {"a": "1", "b": "3", "model-llama": "2"}
+    with pytest.raises(Refusal) as refused:
+        site.declare(tombstone("model-llama"))
+    assert str(refused.value) == (
+        "DATAVOLUME_MANAGED: drive model-llama is managed by model/llama; delete model/llama instead"
+    )
+    with pytest.raises(Refusal, match="the name is managed by model/llama; choose another name"):
+        site.declare(placed("model-llama"))
+    with pytest.raises(Refusal, match="the name is a drive of workspace vision itself; choose another name"):
+        site.declare(placed("a"), manager="model/llama")
+    assert site.declare(tombstone("model-llama"), manager="model/llama")["model-llama"] == "2"
+    assert site.declare(tombstone("model-llama"), tombstone("x"), manager="model/llama") == {
+        "a": "1",
+        "b": "3",
+        "model-llama": "2",
+    }
+    assert site.declare(manager="model/llama") == {"a": "1", "b": "3"}
+
+
+def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
+    places = Places.under(str(tmp_path))
+    site = Site()
+    site.declare(placed("a"), tombstone("b"))
+    record = drive_records.as_record("vision", "gpu-01", site.drives)
+    records.write(drive_records.record_path(places, "vision"), record)
+    assert drive_records.load(places, "vision") == site.drives
+    assert drive_records.load(places, "nlp") is None
+    assert drive_records.load_all(places) == site.drives
+    assert drive_records.workspaces(places) == ["vision"]
+    assert record["drives"][0]["spec"]["sources"][0]["node_scope"] == "placed"
+
+
+@pytest.mark.parametrize("value", [{}, {"workspace": "a", "drives": [{}]}, {"workspace": "a", "drives": 7}])
+def test_a_record_that_is_none_is_an_error_not_an_empty_list(value: dict[str, Any], tmp_path: Path) -> None:
+    places = Places.under(str(tmp_path))
+    records.write(drive_records.record_path(places, "a"), value)
+    with pytest.raises(records.RecordError, match="not a list of drives"):
+        drive_records.load_all(places)
+
+
+def declare(
+    places: Places, *lists: dict[str, Any], check_mode: bool = False
+) -> tuple[drives_host.Outcome, Differences]:
+    differences = Differences()
+    checked = check_lists(list(lists))
+    return drives_host.declare(places, "gpu-01", checked, "", differences, check_mode), differences
+
+
+def test_several_workspaces_are_declared_at_once(tmp_path: Path) -> None:
+    places = Places.under(str(tmp_path))
+    lists = [{"name": "vision", "drives": [placed("a"), scratch("b")]}, {"name": "nlp", "drives": [placed("a")]}]
+    _, predicted = declare(places, *lists, check_mode=True)
+    assert drive_records.workspaces(places) == []
+    outcome, done = declare(places, *lists)
+    assert predicted.diff() == done.diff()
+    assert sorted(done.diff()["after"]) == ["nlp/a", "vision/a", "vision/b", "workspace nlp", "workspace vision"]
+    assert outcome.names(absent=False) == {"vision": ["a", "b"], "nlp": ["a"]}
+    _, again = declare(places, *lists)
+    assert not again.changed
+    assert not again.actions
+    identities = {(drive.workspace, drive.name): drive.identity for drive in drive_records.load_all(places)}
+    assert len(set(identities.values())) == 3
+    declare(places, {"name": "vision", "drives": []})
+    assert drive_records.load(places, "vision") == []
+    assert [drive.identity for drive in drive_records.load(places, "nlp") or []] == [identities["nlp", "a"]]
+
+
+def test_the_diff_shows_what_was_declared_and_no_identity(tmp_path: Path) -> None:
+    places = Places.under(str(tmp_path))
+    declare(places, {"name": "vision", "drives": [placed("a")]})
+    body = placed("a")
+    body["spec"]["evictable"] = True
+    _, differences = declare(places, {"name": "vision", "drives": [body]})
+    before, after = (differences.diff()[side]["vision/a"] for side in ("before", "after"))
+    assert (before["spec"]["evictable"], after["spec"]["evictable"]) == (False, True)
+    assert "identity" not in after
+    assert differences.actions == ["recorded the drives of workspace vision"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/data/drives/x", r"spec.sources\[0\].path /data/drives/x is inside the data location /data; choose"),
+        ("/data", r"spec.sources\[0\].path /data is the data location /data"),
+        ("/tiers", r"spec.sources\[0\].path /tiers contains the tier /tiers/kv"),
+    ],
+)
+def test_sources_that_overlap_what_is_stowage_s(path: str, message: str) -> None:
+    drives = merge("vision", check_drives([scratch("s", path)]), [], Holdings())
+    reserved = {"/data": "the data location", "/tiers/kv": "the tier"}
+    with pytest.raises(Refusal, match=f"drive vision/s: {message}"):
+        drives_host.check_sources(drives, "gpu-01", reserved)
+    tombstones = merge("vision", check_drives([tombstone("s", spec=scratch("s", path)["spec"])]), [], Holdings())
+    drives_host.check_sources(tombstones, "gpu-01", reserved)
