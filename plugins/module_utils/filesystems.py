@@ -20,6 +20,7 @@ from typing import Union
 
 from .disks import FASTEST_FIRST, RAID, UNKNOWN, Disks
 from .mounts import Mount, is_pseudo, is_shared, of_path
+from .paths import is_within
 from .sizes import Space, decimal
 from .syscalls import filesystem_uuid
 
@@ -76,6 +77,8 @@ class Filesystem:
             return "read-only"
         if self.mount.point in _BOOT_POINTS:
             return "for starting the system"
+        if is_within(self.mount.point, "/run"):
+            return "below /run, whose mounts are not kept"
         if self.mount.fstype in _WITHOUT_OWNERS:
             return f"{self.mount.fstype} cannot hold owner marks"
         return ""

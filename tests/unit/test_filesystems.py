@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -209,9 +208,10 @@ def test_recommendation(found: list[Filesystem], best: str | None, reason: str) 
     assert (recommendation.filesystem.mount.point if recommendation.filesystem else None) == best
 
 
-def test_boot_is_never_recommended() -> None:
-    boot = replace(_fs("/boot", NVME, 9), mount=_mount("/boot"))
-    assert filesystems.recommend([boot, _fs("/a", HARD_DISK, 1)]).filesystem == _fs("/a", HARD_DISK, 1)
+@pytest.mark.parametrize("point", ["/boot", "/boot/efi", "/run/media/me/stick", "/run/host/incoming"])
+def test_what_is_not_for_data_is_never_recommended(point: str) -> None:
+    best = _fs("/running", HARD_DISK, 1)
+    assert filesystems.recommend([_fs(point, NVME, 9), best]).filesystem is best
 
 
 # -- Shared filesystems
