@@ -151,14 +151,20 @@ def _seen(path: str, real: str) -> str:
 
 
 def moved(layout: Layout, former: Mapping[str, str]) -> list[str]:
-    """Return a sentence for every path of the *former* layout, by name, whose files now stay behind."""
+    """Return a sentence for every path of the *former* layout, by name, whose files now stay behind.
+
+    One for a parent that moved stands for what moved along with it.
+    """
     named = layout.named()
-    return [
-        f"{name}: {former[name]} is no longer used and its files stay there; "
-        + (f"copy what is needed to {named[name]}" if name in named else "nothing takes its place")
-        for name in ("root", *NAMES, "volume_root")
-        if name in former and former[name] != named.get(name)
-    ]
+    sentences, left = [], []
+    for name in ("root", *NAMES, "volume_root"):
+        if name not in former or former[name] == named.get(name):
+            continue
+        if not any(is_within(former[name], path) for path in left):
+            remedy = f"copy what is needed to {named[name]}" if name in named else "nothing takes its place"
+            sentences.append(f"{name}: {former[name]} is no longer used and its files stay there; {remedy}")
+        left.append(former[name])
+    return sentences
 
 
 def disagreements(hosts: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -169,6 +169,14 @@ def test_moved_files_stay() -> None:
     assert moved(layout, layout.named()) == moved(layout, {}) == []
 
 
+def test_a_parent_that_moves_takes_its_defaults_along() -> None:
+    former = resolve("/srv", {"state": "/other/state"}).named()
+    assert moved(resolve("/new", {}), former) == [
+        "root: /srv is no longer used and its files stay there; copy what is needed to /new",
+        "state: /other/state is no longer used and its files stay there; copy what is needed to /new/state",
+    ]
+
+
 def test_agreement() -> None:
     assert disagreements({}) == []
     assert disagreements({name: resolve("/srv", {}).settings() for name in ("gpu1", "gpu2")}) == []
