@@ -1,0 +1,191 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Child processes for all work that may hang: whatever touches a disk runs in one of them, never in the daemon.
+
+A child runs a function and sends messages, one JSON object a line, through a pipe (an empty one says only that it is
+alive). One that is silent for too long is killed. A process that waits for a dead disk does not die of it: such a child
+is left behind until the disk answers, and as long as it is there no other child of the same key is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from stowage_core.errors import StowageError, printable
+from stowage_core.forked import close_all_but, fork
+
+from .loop import Loop, Timer
+
+Message = dict[str, Any]
+Send = Callable[[Mapping[str, Any]], None]
+Body = Callable[[Send], None]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child ended: *silent* when it was given up, else with *error* as one line, empty when all went well."""
+
+    error: str = ""
+    silent: bool = False
+
+
+@dataclass
+class _Child:
+    key: str
+    pid: int
+    pidfd: int
+    pipe: int
+    silence_s: float
+    on_message: Callable[[Message], None]
+    on_end: Callable[[Ending], None]
+    timer: Timer
+    buffer: bytearray = field(default_factory=bytearray)
+    error: str = ""
+    given_up: bool = False
+
+
+class Children:
+    """The children of the daemon, at most one of each key."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._children: dict[str, _Child] = {}
+
+    def running(self, key: str) -> bool:
+        """Return whether a child of this key is there, be it at work or left behind."""
+        return key in self._children
+
+    def left_behind(self, key: str) -> bool:
+        child = self._children.get(key)
+        return child is not None and child.given_up
+
+    def start(
+        self,
+        key: str,
+        body: Body,
+        on_message: Callable[[Message], None],
+        on_end: Callable[[Ending], None],
+        silence_s: float,
+    ) -> None:
+        """Run *body* in a child; *on_end* is called once, when it ended or was given up after *silence_s*."""
+        if key in self._children:
+            raise ValueError(f"a child {key} is there already")
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        pid = fork(lambda: _run(writer, body))
+        os.close(writer)
+        os.set_blocking(reader, False)
+        child = _Child(
+            key, pid, os.pidfd_open(pid), reader, silence_s, on_message, on_end, self._watch_silence(key, silence_s)
+        )
+        self._children[key] = child
+        self._loop.watch(reader, lambda: self._read(child))
+        self._loop.watch(child.pidfd, lambda: self._reap(child))
+
+    def kill_all(self, wait_s: float) -> None:
+        """Kill every child and wait for them at most *wait_s* seconds in all; a hung one is left to the kernel."""
+        for child in self._children.values():
+            _kill(child)
+        deadline = time.monotonic() + wait_s
+        for child in list(self._children.values()):
+            with contextlib.closing(select.epoll()) as poll:
+                poll.register(child.pidfd, select.EPOLLIN)
+                poll.poll(max(0.0, deadline - time.monotonic()))
+            os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
+
+    def _watch_silence(self, key: str, silence_s: float) -> Timer:
+        return self._loop.later(silence_s, lambda: self._give_up(key))
+
+    def _read(self, child: _Child) -> bool:
+        """Take what the child has sent and return whether there was anything."""
+        try:
+            data = os.read(child.pipe, 1 << 20)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close_pipe(child)
+            return False
+        child.timer.cancel()
+        child.timer = self._watch_silence(child.key, child.silence_s)
+        child.buffer += data
+        *lines, child.buffer = child.buffer.split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "failed" in message:
+                child.error = message["failed"]
+            elif not child.given_up and message:
+                child.on_message(message)
+        return True
+
+    def _close_pipe(self, child: _Child) -> None:
+        if child.pipe >= 0:
+            self._loop.unwatch(child.pipe)
+            os.close(child.pipe)
+            child.pipe = -1
+
+    def _give_up(self, key: str) -> None:
+        child = self._children.get(key)
+        if child is None or child.given_up:
+            return
+        child.given_up = True
+        self._close_pipe(child)
+        _kill(child)
+        child.on_end(Ending("no answer", silent=True))
+
+    def _reap(self, child: _Child) -> None:
+        result = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
+        if result is None:
+            return
+        while child.pipe >= 0 and self._read(child):
+            pass  # what it sent before it ended; a helper of its own may hold the other end open
+        self._close_pipe(child)
+        child.timer.cancel()
+        self._loop.unwatch(child.pidfd)
+        os.close(child.pidfd)
+        del self._children[child.key]
+        if child.given_up:
+            return
+        if not child.error and (result.si_code != os.CLD_EXITED or result.si_status != 0):
+            how = f"exit status {result.si_status}" if result.si_code == os.CLD_EXITED else f"signal {result.si_status}"
+            child.error = f"{child.key}: ended with {how}; its messages are in the journal"
+        child.on_end(Ending(child.error))
+
+
+def _kill(child: _Child) -> None:
+    # Its own helpers are in its process group, whose number stays taken until the child is reaped.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+
+
+def _run(writer: int, body: Body) -> None:
+    close_all_but(writer)
+    os.setpgid(0, 0)
+
+    busy = False
+
+    def send(message: Mapping[str, Any]) -> None:
+        nonlocal busy
+        if busy:
+            return  # a signal handler shows that the child is alive, while a message does so itself
+        busy = True
+        data = memoryview(json.dumps(message).encode("ascii") + b"\n")
+        while data:
+            data = data[os.write(writer, data) :]
+        busy = False
+
+    try:
+        body(send)
+    except StowageError as error:
+        send({"failed": str(error)})
+    except OSError as error:
+        name = printable(error.filename) + ": " if isinstance(error.filename, (str, bytes)) else ""
+        send({"failed": f"{name}{error.strerror or error}"})

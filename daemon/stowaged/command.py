@@ -1,0 +1,321 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command ``stowage``.
+
+Exit status: 0 all is well; 1 it could not be done, or the daemon is not at work; 2 wrong usage; 3 something is wrong
+with what was checked (check-config), not everything could be measured (measure), or space cannot be made (evict).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from stowage_core import copies, data_locations, drive_records, events, eviction, eviction_plan, measure, mounts, pins
+from stowage_core import use as use_of
+from stowage_core.errors import Refusal, StowageError, printable
+from stowage_core.places import Places
+from stowage_core.sizes import decimal
+
+from . import declared, settings, status
+from .tables import Column, ago, table
+from .version import VERSION
+
+OK, FAILED, FOUND = 0, 1, 3
+
+
+def main(arguments: Sequence[str], places: Places) -> int:
+    options = _parser().parse_args(arguments)
+    # A log may not be able to show what a path holds: it is escaped rather than fatal.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        result: int = options.run(options, places)
+        sys.stdout.flush()
+        return result
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has had enough, as with "| head"
+        return OK
+    except StowageError as error:
+        return _fail(str(error))
+    except OSError as error:
+        name = f"{printable(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        hint = "; run it as root" if isinstance(error, PermissionError) and os.geteuid() != 0 else ""
+        return _fail(f"{name}{error.strerror or error}{hint}")
+
+
+def _fail(text: str) -> int:
+    print(f"stowage: {text}", file=sys.stderr)
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="stowage", description="Shows and handles the storage of this host.")
+    parser.add_argument("--version", action="version", version=f"stowage {VERSION}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, run: Any, text: str, into: Any = commands) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = into.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        return command
+
+    one = add("status", _status, "show what the daemon knows")
+    one.add_argument("--json", action="store_true", help="as JSON")
+    one = add("measure", _measure, "measure a directory, or everything declared, now")
+    one.add_argument("path", nargs="?", help="a directory; without it locations, drives and copies of this host")
+    one.add_argument("--json", action="store_true", help="as JSON")
+    one = add("evict", _evict, "show which copies would be removed, and why the others stay")
+    one.add_argument("--dry-run", action="store_true", required=True, help="removing is the daemon's alone")
+    one.add_argument("--json", action="store_true", help="as JSON")
+    one = add("events", _events, "show what happened to copies on this host")
+    one.add_argument("--limit", type=int, default=50, help="how many, the latest last (default: %(default)s)")
+    one.add_argument("--json", action="store_true", help="as JSON, one a line")
+    add("check-config", _check_config, "check the settings and all that is declared")
+
+    lease = commands.add_parser("lease", help="take, confirm, release or list uses of copies").add_subparsers(
+        metavar="ACTION", required=True
+    )
+    one = add("take", _lease_take, "mount a copy for a worker, and print where", lease)
+    one.add_argument("drive", help="WORKSPACE/DRIVE")
+    one.add_argument("--run", required=True, dest="for_run", metavar="RUN", help="the run that it is for")
+    one.add_argument("--worker", default="", help="the worker of the run")
+    one.add_argument("--sub-path", default="", help="a folder inside the drive")
+    one.add_argument("--read-only", action="store_true", help="the worker may not write")
+    one.add_argument("--seconds", type=float, default=3600, help="until when to confirm it (default: %(default)s)")
+    one = add("confirm", _lease_confirm, "bind a lease to the processes of its run", lease)
+    _add_pin(one)
+    holder = one.add_mutually_exclusive_group(required=True)
+    holder.add_argument("--cgroup", default="", help="it lasts as long as this cgroup has processes")
+    holder.add_argument("--pid", type=int, default=0, help="it lasts as long as this process")
+    one = add("release", _lease_release, "unmount a lease and forget it", lease)
+    _add_pin(one)
+    one = add("list", _lease_list, "show all leases", lease)
+    one.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _add_pin(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("for_run", metavar="RUN", help="the run")
+    parser.add_argument("number", type=int, help="the lease's number")
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def _print(lines: Sequence[str]) -> None:
+    print("\n".join(lines))
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True))
+
+
+# -- What is known
+
+
+def _status(options: argparse.Namespace, places: Places) -> int:
+    state = status.read(places)
+    if options.json:
+        _print_json(state)
+    else:
+        _print(status.render(state, _width()))
+    return FAILED if status.stale(state, time.time()) else OK
+
+
+def _events(options: argparse.Namespace, places: Places) -> int:
+    found = events.read(places, options.limit)
+    if options.json:
+        for event in found:
+            print(json.dumps(event, sort_keys=True))
+        return OK
+    for event in found:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
+        print(f"{when}  {printable(event['object'])}  {printable(event['message'])}")
+    return OK
+
+
+def _check_config(_options: argparse.Namespace, places: Places) -> int:
+    problems = []
+    host = ""
+    try:
+        host = settings.load(places).host
+    except settings.SettingsError as error:
+        problems += [f"{places.daemon_json}: {problem}" for problem in error.problems]
+    except StowageError as error:
+        problems.append(str(error))
+    try:
+        found = declared.load(places, host)
+    except StowageError as error:
+        problems.append(str(error))
+    else:
+        print(f"{len(found.targets)} directories and {len(found.drives)} drives are declared")
+    for problem in problems:
+        print(problem)
+    print("not usable" if problems else "all is well")
+    return FOUND if problems else OK
+
+
+# -- Measuring
+
+
+def _measure(options: argparse.Namespace, places: Places) -> int:
+    named = [(options.path, options.path)] if options.path else _declared_paths(places)
+    rows, values, complete = [], [], True
+    for name, path in named:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            usage = measure.measure(fd)
+        finally:
+            os.close(fd)
+        complete = complete and usage.complete
+        values.append({"object": name, "path": path, **usage.to_json()})
+        rows.append(
+            [
+                printable(name),
+                decimal(usage.bytes),
+                decimal(usage.allocated),
+                str(usage.inodes),
+                "yes" if usage.complete else "no",
+            ]
+        )
+    if options.json:
+        _print_json(values)
+    else:
+        columns = (
+            Column("Measured", shrinks=True),
+            Column("Size", right=True),
+            Column("On disk", right=True),
+            Column("Files", right=True),
+            Column("Complete"),
+        )
+        _print(table(columns, rows, _width()))
+        for value in values:
+            for problem in value["problems"]:
+                print(f"! {problem}")
+    return OK if complete else FOUND
+
+
+def _declared_paths(places: Places) -> list[tuple[str, str]]:
+    found = declared.load(places, settings.load(places).host)
+    if not found.targets:
+        raise StowageError("nothing is declared on this host: name a directory, or roll the host out")
+    return [(target.object, target.path) for target in found.targets]
+
+
+# -- Eviction
+
+
+def _evict(options: argparse.Namespace, places: Places) -> int:
+    configuration = settings.load(places)
+    location = _data_location(places)
+    limits = eviction_plan.Settings(minimum_age_s=configuration.minimum_age_s, boot_grace_s=configuration.boot_grace_s)
+    plan = eviction.current_plan(places, location, limits)
+    evidence = _evidence(location, [victim.name for victim in plan.victims])
+    going = [victim for victim in plan.victims if not evidence[victim.name]]
+    kept = {**plan.kept, **{name: f"in use: {found[0]}" for name, found in evidence.items() if found}}
+    if options.json:
+        _print_json({"remove": [victim._asdict() for victim in going], "keep": kept, "blocked": plan.blocked})
+        return FOUND if plan.blocked else OK
+    if plan.triggers:
+        reasons = " and ".join(eviction_plan.REASONS[trigger].split(": ")[-1] for trigger in sorted(plan.triggers))
+        print(f"Room has to be made at {printable(location.path)}: {reasons}")
+    else:
+        print(f"No room has to be made at {printable(location.path)}")
+    if going:
+        verb = "goes" if configuration.evict == "on" else "would go"
+        rows = [[printable(one.name), decimal(one.allocated), eviction_plan.REASONS[one.reason]] for one in going]
+        columns = (Column(f"This {verb}", shrinks=True), Column("On disk", right=True), Column("Why", shrinks=True))
+        _print(["", *table(columns, rows, _width())])
+    if kept:
+        rows = [[printable(name), why] for name, why in sorted(kept.items())]
+        _print(["", *table((Column("This stays", shrinks=True), Column("Why", shrinks=True)), rows, _width())])
+    if plan.blocked:
+        _print(["", f"! {plan.blocked}"])
+    return FOUND if plan.blocked else OK
+
+
+def _data_location(places: Places) -> data_locations.DataLocation:
+    location = data_locations.load(places)
+    if location is None:
+        raise StowageError("this host has no data location; choose one with the playbook data_location")
+    return location
+
+
+def _evidence(location: data_locations.DataLocation, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return by name what the kernel shows about uses of copies."""
+    table_now = mounts.read()
+    root = data_locations.open_verified(location, table_now)
+    opened = [root]
+    try:
+        with copies.opened(root, data_locations.DRIVES) as drives:
+            victims = []
+            for name in names:
+                fd = os.open(os.fsencode(name), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=drives)
+                opened.append(fd)
+                victims.append(use_of.Victim.of(name, fd, drives, table_now))
+            return use_of.in_use(victims)
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+# -- Leases
+
+
+def _lease_take(options: argparse.Namespace, places: Places) -> int:
+    workspace, slash, name = options.drive.partition("/")
+    found = [drive for drive in drive_records.load(places, workspace) or [] if drive.name == name] if slash else []
+    if not found or found[0].absent or not found[0].placed:
+        raise Refusal(options.drive, "is no placed drive of this host", "write WORKSPACE/DRIVE as it was declared")
+    if options.seconds <= 0:
+        raise Refusal("--seconds", "must be above 0")
+    drive = found[0]
+    pin = pins.take(
+        places,
+        _data_location(places),
+        drive.copy_name,
+        sub_path="/".join(part for part in (drive.path, options.sub_path) if part),
+        run=options.for_run,
+        worker=options.worker,
+        read_only=options.read_only,
+        deadline=time.time() + options.seconds,
+    )
+    print(pin.path(places))
+    return OK
+
+
+def _lease_confirm(options: argparse.Namespace, places: Places) -> int:
+    pins.confirm(places, options.for_run, options.number, cgroup=options.cgroup, pid=options.pid)
+    return OK
+
+
+def _lease_release(options: argparse.Namespace, places: Places) -> int:
+    if not pins.release(places, options.for_run, options.number):
+        raise StowageError(f"lease {printable(options.for_run)}/{options.number}: there is no such lease")
+    return OK
+
+
+def _lease_list(options: argparse.Namespace, places: Places) -> int:
+    found = pins.all_pins(places)
+    if options.json:
+        _print_json([{**pin.to_json(), "number": pin.number, "path": pin.path(places)} for pin in found])
+        return OK
+    rows = []
+    for pin in found:
+        left = f"until confirmed, {ago(time.time() - pin.created)}" if pin.state == pins.RESERVED else "held"
+        rows.append([f"{printable(pin.run)}/{pin.number}", printable(pin.copy), pin.mode, left, pins.stale(pin) or "-"])
+    columns = (
+        Column("Lease", shrinks=True),
+        Column("Copy", shrinks=True),
+        Column("Mode"),
+        Column("State"),
+        Column("Ended"),
+    )
+    _print(table(columns, rows, _width()) if rows else ["no leases"])
+    return OK

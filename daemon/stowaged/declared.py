@@ -1,0 +1,106 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What this host is declared to have: the storage layout, the data location and the drives under /etc/stowage."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from stowage_core import data_locations, drive_records, records
+from stowage_core.data_locations import DataLocation
+from stowage_core.drive_records import Drive
+from stowage_core.mounts import FilesystemId
+from stowage_core.places import Places
+
+DATA_LOCATION = "data-location"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A directory that the daemon asks after, and measures unless another host does."""
+
+    object: str
+    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source) or ``data-location``."""
+    path: str
+    filesystem: FilesystemId | None = None
+    """The filesystem that it was on when it was declared; None when that is not recorded."""
+    mount_point: str | None = None
+    """Where a filesystem must be mounted for it to be there at all."""
+    shared: bool = False
+    """Whether the host named by the drive measures it although others see it too."""
+    must_be_shared: bool = False
+
+
+@dataclass(frozen=True)
+class Declared:
+    """All of it, as it was when it was read."""
+
+    targets: tuple[Target, ...] = ()
+    data_location: DataLocation | None = None
+    drives: tuple[Drive, ...] = ()
+
+
+def load(places: Places, host: str) -> Declared:
+    """Return what /etc/stowage declares; a part that is not there is not declared.
+
+    :raises StowageError: when a part cannot be read: then nothing can be concluded from the others either
+    """
+    data_location = data_locations.load(places)
+    drives = drive_records.load_all(places)
+    targets = _locations(places) + _sources(drives, host)
+    if data_location is not None:
+        targets.append(Target(DATA_LOCATION, data_location.path, data_location.filesystem))
+    return Declared(tuple(targets), data_location, tuple(drives))
+
+
+def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes whenever a file under /etc/stowage was replaced, so that the rest is not read again."""
+    paths = [places.layout_json, places.data_location_json]
+    paths += [drive_records.record_path(places, workspace) for workspace in drive_records.workspaces(places)]
+    found = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            continue
+        found.append((path, status.st_mtime_ns, status.st_ino))
+    return tuple(found)
+
+
+def _locations(places: Places) -> list[Target]:
+    value = records.read(places.layout_json)
+    if value is None:
+        return []
+    found = []
+    try:
+        for name, one in sorted(value["locations"].items()):
+            found.append(
+                Target(
+                    f"location/{name}",
+                    one["path"],
+                    _filesystem(one.get("filesystem")),
+                    one.get("mount_point") if one.get("require_mount") else None,
+                )
+            )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise records.RecordError(f"{places.layout_json}: not a layout ({error!r}); roll the host out again") from error
+    return found
+
+
+def _filesystem(value: dict[str, Any] | None) -> FilesystemId | None:
+    return None if value is None else FilesystemId.from_json(value)
+
+
+def _sources(drives: list[Drive], host: str) -> list[Target]:
+    found = []
+    for drive in drives:
+        sources = () if drive.absent or drive.spec is None else drive.spec["sources"]
+        for number, source in enumerate(sources):
+            scope = source.get("node_scope", "")
+            if scope == "local-any" or (scope in ("", "shared") and source.get("node", "") == host):
+                shared = scope == "shared"
+                name = f"drive/{drive.workspace}/{drive.name}/{number}"
+                found.append(Target(name, source["path"], shared=shared, must_be_shared=shared))
+    return found

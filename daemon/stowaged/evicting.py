@@ -1,0 +1,236 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Seeing that room has to be made, saying so, and letting a child make it where the operator has opted in.
+
+A copy of a drive that was deleted goes in every mode: the operator asked for that. Copies of cache drives go only with
+``evict: on``; with ``plan`` it is said which would go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Callable
+
+from stowage_core import events, eviction, eviction_plan
+from stowage_core.data_locations import DataLocation
+from stowage_core.places import Places
+from stowage_core.sizes import Space, decimal
+
+from .children import Children, Ending, Message, Send
+from .declared import DATA_LOCATION, Declared
+from .figures import EVICTION as KEY
+from .figures import Figures
+from .sections import Sections
+from .settings import Settings
+
+SILENCE_S = 180.0
+"""Longer than one look at all processes, or the write leases of a large copy, may take."""
+RETRY_S = 60.0
+"""How long nothing is tried again after a run that did not reach its mark."""
+RETRY_DELETED_S = 300.0
+FRESH_S = 60.0
+"""How old the sizes of copies may be when some are chosen: with older ones more would go than has to."""
+PLAN_S = 30.0
+RATE = 10_000.0
+"""Files deleted per second at most."""
+
+
+class Evicting:
+    """One run at a time; between runs, whether one is due is decided from figures that are there already."""
+
+    def __init__(self, places: Places, children: Children, sections: Sections, say: Callable[[str], None]) -> None:
+        self._places = places
+        self._children = children
+        self._sections = sections
+        self._say = say
+        self._recovered: str | None = None
+        self._under_way = False
+        self._wait_until = 0.0
+        before = sections.last("evictions") or {}
+        self._removed: dict[str, int] = before.get("removed", {})
+        self._removed_bytes: int = before.get("removed_bytes", 0)
+        self._plan: list[dict[str, Any]] = []
+        self._planned: tuple[str, ...] = ()
+        self._blocked = ""
+        self._figures: Figures | None = None
+        self._mode = "plan"
+
+    def decide(self, declared: Declared, configuration: Settings, figures: Figures, answer: Message | None) -> None:
+        """Start what is due, given what the data location just answered."""
+        self._mode, self._figures = configuration.evict, figures
+        location = declared.data_location
+        if location is None or answer is None or not answer["available"]:
+            # Another filesystem, or none, is in its place: there is nothing that could be removed, or be planned.
+            self._settle()
+        elif not self._children.running(KEY) and not figures.measuring(location.path):
+            if self._recovered != location.identity:
+                self._recover(location)
+            elif figures.copies_known:
+                self._act(location, declared, configuration, figures, answer["filesystem"])
+        self.publish()
+
+    def _act(
+        self,
+        location: DataLocation,
+        declared: Declared,
+        configuration: Settings,
+        figures: Figures,
+        filesystem: Mapping[str, Any],
+    ) -> None:
+        gone = {(drive.copy_name, drive.identity) for drive in declared.drives if drive.absent}
+        deleted = any((copy.name, copy.identity) in gone for copy in figures.copies())
+        self._under_way = self._under_way and configuration.evict == "on"
+        pressed = configuration.evict != "off" and self._is_pressed(location, figures, filesystem)
+        if not pressed:
+            self._settle()
+        if not (deleted or pressed) or time.monotonic() < self._wait_until:
+            return
+        limits = eviction_plan.Settings(
+            minimum_age_s=configuration.minimum_age_s, boot_grace_s=configuration.boot_grace_s
+        )
+        if configuration.evict == "on" and pressed:
+            if self._under_way:
+                limits = replace(limits, start_free=limits.stop_free)
+            if figures.copies_age() > FRESH_S:
+                figures.hurry(location.path)
+            else:
+                self._start(location, limits, True)
+        elif deleted:
+            # Neither mark nor limit: all that is left to go are the copies of deleted drives.
+            self._start(replace(location, max_bytes=0), replace(limits, start_free=0.0, stop_free=0.0), False)
+        else:
+            self._start_plan(location, limits)
+
+    def _is_pressed(self, location: DataLocation, figures: Figures, filesystem: Mapping[str, Any]) -> bool:
+        space = Space(**{key: filesystem[key] for key in ("size", "free", "avail", "files", "files_free")})
+        limits = eviction_plan.Settings()
+        mark = limits.stop_free if self._under_way else limits.start_free
+        over = location.max_bytes and figures.allocated() > location.max_bytes
+        return bool(over) or space.free_fraction < mark or space.files_free_fraction < mark
+
+    def _settle(self) -> None:
+        """Room need not be made, or cannot."""
+        self._under_way = False
+        self._plan = []
+        self._planned = ()
+        self._note_blocked("", "")
+
+    # -- Children
+
+    def _recover(self, location: DataLocation) -> None:
+        def body(send: Send) -> None:
+            eviction.recover(self._places, location, empty=True, rate=RATE, report=send)
+
+        def end(ending: Ending) -> None:
+            if ending.error:
+                self._say(f"finishing an earlier eviction: {ending.error}")
+            else:
+                self._recovered = location.identity
+
+        self._children.start(KEY, body, self._take, end, SILENCE_S)
+
+    def _start(self, location: DataLocation, limits: eviction_plan.Settings, by_pressure: bool) -> None:
+        assert self._figures is not None
+        figures = self._figures.copy_records()
+
+        def body(send: Send) -> None:
+            result = eviction.evict(self._places, location, limits, figures=figures, rate=RATE, report=send)
+            send({"result": {"blocked": result.blocked, "kept": len(result.kept), "removed": len(result.removed)}})
+
+        def end(ending: Ending) -> None:
+            if ending.error:
+                self._say(f"eviction: {ending.error}")
+                self._wait_until = time.monotonic() + RETRY_S
+
+        self._under_way = self._under_way or by_pressure
+        self._children.start(KEY, body, lambda message: self._take(message, location.path, by_pressure), end, SILENCE_S)
+
+    def _start_plan(self, location: DataLocation, limits: eviction_plan.Settings) -> None:
+        assert self._figures is not None
+        figures = self._figures.copy_records()
+
+        def body(send: Send) -> None:
+            plan = eviction.current_plan(self._places, location, limits, figures=figures)
+            victims = [{"copy": one.name, "reason": one.reason, "allocated": one.allocated} for one in plan.victims]
+            send({"plan": victims, "blocked": plan.blocked})
+
+        def take(message: Message) -> None:
+            self._plan = message["plan"]
+            self._note_plan(location.path)
+            self._note_blocked(message["blocked"], location.path)
+
+        def end(ending: Ending) -> None:
+            if ending.error:
+                self._say(f"planning an eviction: {ending.error}")
+
+        self._wait_until = time.monotonic() + PLAN_S
+        self._children.start(KEY, body, take, end, SILENCE_S)
+
+    def _take(self, message: Message, path: str = "", by_pressure: bool = False) -> None:
+        """Take in a step of a run."""
+        assert self._figures is not None
+        step = message.get("step")
+        if step == "planned":
+            known = self._figures.copy_records()
+            self._plan = [
+                {"copy": name, "reason": "", "allocated": (known[name].allocated or 0) if name in known else 0}
+                for name in message["victims"]
+            ]
+        elif step == "emptied":
+            reason = message["reason"]
+            self._removed[reason] = self._removed.get(reason, 0) + 1
+            self._removed_bytes += message.get("allocated") or 0
+            self._figures.removed(message["copy"])
+            self._plan = [one for one in self._plan if one["copy"] != message["copy"]]
+            self._say(f"copy {message['copy']}: removed: {eviction_plan.REASONS[reason]}")
+        elif step in ("kept", "kept aside", "foreign", "left"):
+            self._say(f"copy {message['copy']}: stays: {message['why']}")
+        elif step == "put back":
+            self._say(f"copy {message['copy']}: put back")
+        elif "result" in message:
+            self._finish(message["result"], path, by_pressure)
+        if step in ("planned", "emptied"):
+            self.publish()
+
+    def _finish(self, result: Mapping[str, Any], path: str, by_pressure: bool) -> None:
+        self._plan = []
+        if by_pressure:
+            self._note_blocked(result["blocked"], path)
+        if result["blocked"] or result["kept"]:
+            self._wait_until = time.monotonic() + (RETRY_S if by_pressure else RETRY_DELETED_S)
+
+    # -- What is said about it
+
+    def _note_plan(self, path: str) -> None:
+        names = tuple(one["copy"] for one in self._plan)
+        if names and names != self._planned:
+            total = decimal(sum(one["allocated"] for one in self._plan))
+            first = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            self._tell("EvictionPlanned", f"{path}: {len(names)} copies ({total}) would be removed: {first}")
+        self._planned = names
+
+    def _note_blocked(self, blocked: str, path: str) -> None:
+        if blocked and not self._blocked:
+            self._tell("EvictionBlocked", f"{path}: {blocked}")
+        elif self._blocked and not blocked:
+            self._say("eviction is not blocked any more")
+        self._blocked = blocked
+
+    def _tell(self, reason: str, message: str) -> None:
+        self._say(message)
+        events.record(self._places, object=DATA_LOCATION, reason=reason, message=message)
+
+    def publish(self) -> None:
+        self._sections.put(
+            "evictions",
+            {
+                "mode": self._mode,
+                "removed": self._removed,
+                "removed_bytes": self._removed_bytes,
+                "blocked": bool(self._blocked),
+                "why": self._blocked,
+                "plan": self._plan,
+            },
+        )

@@ -1,0 +1,290 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The figures of everything declared: the last answer, and the last complete measurement with its time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
+
+from stowage_core import copies, mounts, records
+from stowage_core.copies import Copy, CopyRecord
+from stowage_core.drives import split_copy_name
+from stowage_core.errors import StowageError
+from stowage_core.mounts import Mount
+from stowage_core.places import Places
+
+from .answers import Hung
+from .children import Children, Ending, Message
+from .declared import DATA_LOCATION, Declared, Target
+from .leases import Leases
+from .measuring import SILENCE_S, Measuring, record_path
+from .sections import Sections
+from .settings import Settings
+
+EVICTION = "evict"
+"""The key of the child that removes copies."""
+_KEPT = ("bytes", "allocated", "files", "measured")
+
+
+class Figures:
+    """Measures what is due and remembers what was found."""
+
+    def __init__(self, places: Places, children: Children, hung: Hung, say: Callable[[str], None]) -> None:
+        self._places = places
+        self._children = children
+        self._hung = hung
+        self._say = say
+        self._declared = Declared()
+        self._answers: dict[str, Message] = {}
+        self._measured: dict[str, dict[str, Any]] = {}
+        self._copies: dict[str, dict[str, Any]] = {}
+        self._due: dict[str, float] = {}
+        self._elsewhere: set[str] = set()
+        self._said: dict[str, str] = {}
+        self._listed: float | None = None
+
+    def declare(self, declared: Declared, configuration: Settings) -> None:
+        """Take on what is declared now, with the last complete figures of what is new in it."""
+        if self._declared.data_location != declared.data_location:
+            self._copies = {}
+            self._listed = None
+        self._declared = declared
+        wanted = {target.object: target for target in declared.targets}
+        for target in [name for name in self._measured if name not in wanted]:
+            del self._measured[target]
+        for name in wanted:
+            if name not in self._measured:
+                self._measured[name] = {**self._recorded(name), "complete": False, "reason": ""}
+                self._due.clear()
+
+    def _recorded(self, name: str) -> dict[str, Any]:
+        try:
+            record = records.read(record_path(self._places, name)) or {}
+        except StowageError as error:
+            self._say(str(error))
+            record = {}
+        return {key: record.get(key) for key in _KEPT}
+
+    # -- Answers
+
+    def answered(self, answers: dict[str, Message]) -> None:
+        self._answers = answers
+        for name, answer in answers.items():
+            reason = answer["reason"]
+            if reason != self._said.get(name, ""):
+                self._say(reason or f"{name}: is there again")
+                self._said[name] = reason
+            if not answer["available"] and name in self._measured:
+                self._measured[name]["complete"] = False
+
+    # -- Measuring
+
+    def measure_when_due(self, table: Sequence[Mount], configuration: Settings) -> None:
+        """Start a child for each filesystem whose time has come, unless one is there or it hangs."""
+        groups: dict[str, list[Target]] = {}
+        self._elsewhere = set()
+        for target in self._declared.targets:
+            mount = mounts.of_path(target.path, table)
+            if mounts.is_shared(mount.fstype) and not (target.shared or configuration.measure_shared):
+                self._elsewhere.add(target.object)
+                continue
+            groups.setdefault(mount.device, []).append(target)
+        now = time.monotonic()
+        for device, targets in groups.items():
+            key = f"measure/{device}"
+            busy = self._children.running(key) or (
+                # A copy that is being measured is open, and would be taken for one in use.
+                self._children.running(EVICTION) and any(target.object == DATA_LOCATION for target in targets)
+            )
+            if now >= self._due.get(device, 0.0) and device not in self._hung and not busy:
+                self._due[device] = now + configuration.scan_interval_s
+                self._start(key, device, targets, table)
+
+    def _start(self, key: str, device: str, targets: list[Target], table: Sequence[Mount]) -> None:
+        drives = {drive.copy_name: drive for drive in self._declared.drives if drive.placed}
+        body = Measuring(self._places, targets, self._declared.data_location, drives, table)
+
+        def end(ending: Ending) -> None:
+            if ending.silent:
+                self._hung.note(device, key)
+                self._say(f"{targets[0].path}: no progress for {SILENCE_S:g} s; its filesystem is left alone")
+            elif ending.error:
+                self._say(f"measuring {targets[0].path}: {ending.error}")
+            if ending.silent or ending.error:
+                for target in targets:
+                    self._fail(target.object, "could not be measured to the end")
+
+        self._children.start(key, body, self._take, end, SILENCE_S)
+
+    def _take(self, message: Message) -> None:
+        if "say" in message:
+            self._say(message["say"])
+        elif "copy" in message:
+            self._take_copy(message)
+        elif message["object"] not in self._measured:
+            pass  # no longer declared since the child was started
+        elif not message["complete"]:
+            self._fail(message["object"], message["reason"])
+        elif message["object"] == DATA_LOCATION:
+            present = set(message["copies"])
+            self._copies = {name: copy for name, copy in self._copies.items() if name in present}
+            self._listed = time.monotonic()
+            self._measured[DATA_LOCATION].update(complete=True, reason="", measured=time.time())
+        else:
+            kept = {key: message[key] for key in _KEPT}
+            self._measured[message["object"]].update(kept, complete=True, reason="")
+
+    def _fail(self, name: str, reason: str) -> None:
+        """Mark a measurement as incomplete; the last complete figures stay."""
+        if name in self._measured:
+            self._measured[name].update(complete=False, reason=reason)
+
+    def _take_copy(self, message: Message) -> None:
+        name = message["copy"]
+        before = self._copies.get(name)
+        if not message["complete"] and before is not None and before["identity"] == message["identity"]:
+            before.update(complete=False)
+            return
+        empty = {"bytes": None, "allocated": None, "files": None, "measured": None, "filling": False}
+        self._copies[name] = {**empty, **message}
+
+    # -- What others ask
+
+    def space(self, name: str) -> Message | None:
+        """Return the filesystem of an object as it last answered, None when it did not."""
+        answer = self._answers.get(name)
+        return answer.get("filesystem") if answer is not None else None
+
+    @property
+    def copies_known(self) -> bool:
+        """Whether the data location has been listed since the daemon was started."""
+        return self._listed is not None
+
+    def copies_age(self) -> float:
+        """Return how many seconds ago the copies were measured."""
+        return float("inf") if self._listed is None else time.monotonic() - self._listed
+
+    def allocated(self) -> int:
+        """Return what all copies take on their disk, as far as they were measured."""
+        return sum(one["allocated"] or 0 for one in self._copies.values())
+
+    def measuring(self, path: str) -> bool:
+        """Return whether the filesystem of *path* is being measured: that holds copies open."""
+        return self._children.running(f"measure/{mounts.of_path(path, mounts.read()).device}")
+
+    def hurry(self, path: str) -> None:
+        """Let the filesystem of *path* be measured in the next cycle."""
+        self._due.pop(mounts.of_path(path, mounts.read()).device, None)
+
+    def copies(self) -> list[Copy]:
+        return [Copy(name, one["identity"], one["created"]) for name, one in sorted(self._copies.items())]
+
+    def copy_records(self) -> dict[str, CopyRecord]:
+        """Return what is known of each copy, with its last use as it is recorded."""
+        found = {}
+        for name, one in self._copies.items():
+            workspace, drive = split_copy_name(name)
+            figures = {key: one[key] for key in (*_KEPT, "complete")}
+            found[name] = CopyRecord(workspace, drive, one["identity"], "", last_used=self._last_used(name), **figures)
+        return found
+
+    def filling(self) -> set[str]:
+        return {name for name, one in self._copies.items() if one["filling"]}
+
+    def removed(self, name: str) -> None:
+        """Forget a copy that was removed."""
+        self._copies.pop(name, None)
+
+    def _last_used(self, name: str) -> float | None:
+        path = copies.record_path(self._places, name)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        one = self._copies[name]
+        stamp = (status.st_mtime_ns, status.st_ino)
+        if one.get("stamp") != stamp:
+            try:
+                record = copies.load_record(self._places, name)
+            except StowageError as error:
+                self._say(str(error))
+                record = None
+            matches = record is not None and record.identity == one["identity"]
+            one["last_used"] = record.last_used if record is not None and matches else None
+            one["stamp"] = stamp
+        last_used: float | None = one["last_used"]
+        return last_used
+
+    def summary(self) -> str:
+        there = sum(1 for answer in self._answers.values() if answer["available"])
+        return f"{there} of {len(self._answers)} objects there, {len(self._copies)} copies"
+
+    # -- Sections
+
+    def publish(self, sections: Sections) -> None:
+        sections.put("filesystems", {"filesystems": self._filesystems()})
+        sections.put("locations", {"locations": [self._shown_location(one) for one in self._of("location/")]})
+        sections.put("drives", {"drives": [self._shown_source(one) for one in self._of("drive/")]})
+
+    def _of(self, prefix: str) -> Iterable[Target]:
+        for target in self._declared.targets:
+            if target.object.startswith(prefix) or (prefix == "location/" and target.object == DATA_LOCATION):
+                yield target
+
+    def _filesystems(self) -> list[dict[str, Any]]:
+        """Return each filesystem once, however many objects are on it."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, answer in self._answers.items():
+            if "filesystem" in answer:
+                one = found.setdefault(answer["filesystem"]["id"], {**answer["filesystem"], "objects": []})
+                one["objects"].append(name)
+        return sorted(found.values(), key=lambda one: str(one["mountpoint"]))
+
+    def _shown(self, target: Target) -> dict[str, Any]:
+        answer = self._answers.get(target.object, {"available": False, "reason": ""})
+        measured = self._measured.get(target.object, dict.fromkeys(_KEPT))
+        return {
+            "path": target.path,
+            "available": answer["available"],
+            "answers": not answer.get("hung", False),
+            "reason": answer["reason"] or measured.get("reason", ""),
+            "complete": measured.get("complete", False),
+            "elsewhere": target.object in self._elsewhere,
+            **{key: measured[key] for key in _KEPT},
+        }
+
+    def _shown_location(self, target: Target) -> dict[str, Any]:
+        shown = {"location": target.object.partition("/")[2] or target.object, **self._shown(target)}
+        if target.object == DATA_LOCATION:
+            for key in ("bytes", "allocated", "files"):
+                sizes = [one[key] for one in self._copies.values()]
+                shown[key] = sum(sizes) if self.copies_known and None not in sizes else None
+            shown["complete"] = bool(shown["complete"]) and all(one["complete"] for one in self._copies.values())
+        return shown
+
+    def _shown_source(self, target: Target) -> dict[str, Any]:
+        _kind, workspace, drive, source = target.object.split("/")
+        return {"workspace": workspace, "drive": drive, "source": int(source), **self._shown(target)}
+
+    def copies_shown(self, declared: Declared, leases: Leases) -> list[dict[str, Any]]:
+        drives = {(drive.copy_name, drive.identity): drive for drive in declared.drives}
+        shown = []
+        for name, one in sorted(self._copies.items()):
+            workspace, drive = split_copy_name(name)
+            known = drives.get((name, one["identity"]))
+            kind = "orphan" if known is None else "deleted" if known.absent else "cache" if known.evictable else "kept"
+            shown.append(
+                {
+                    "workspace": workspace,
+                    "drive": drive,
+                    "identity": one["identity"],
+                    "kind": kind,
+                    "in_use": leases.holds(name),
+                    "last_used": self._last_used(name),
+                    **{key: one[key] for key in (*_KEPT, "complete", "filling")},
+                }
+            )
+        return shown

@@ -1,0 +1,97 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The leases of this host: which copies they hold, keeping the time of their last use, and letting go of ended ones."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable
+
+from stowage_core import copies, pins
+from stowage_core.errors import StowageError
+from stowage_core.pins import LEASED, RESERVED, Pin
+from stowage_core.places import Places
+
+from .children import Children, Ending, Message, Send
+
+_SILENCE_S = 30.0
+_RETRY_S = 60.0
+
+
+class Leases:
+    """Looks at the pins under /run/stowage."""
+
+    def __init__(self, places: Places, children: Children, say: Callable[[str], None]) -> None:
+        self._places = places
+        self._children = children
+        self._say = say
+        self._pins: list[Pin] | None = None
+        self._unreadable = ""
+        self._touched: dict[str, float] = {}
+        self._tried: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Read all pins, and let a child do what has to be done about them."""
+        try:
+            self._pins = pins.all_pins(self._places)
+            unreadable = ""
+        except (StowageError, OSError) as error:
+            # Then nobody knows which copies are held: all of them may be.
+            self._pins, unreadable = None, str(error)
+        if unreadable and unreadable != self._unreadable:
+            self._say(unreadable)
+        self._unreadable = unreadable
+        self._keep()
+
+    def _keep(self) -> None:
+        now = time.monotonic()
+        ended, used = [], set()
+        for pin in self._pins or []:
+            if not pins.stale(pin):
+                if now - self._touched.get(pin.copy, -copies.USE_INTERVAL_S) >= copies.USE_INTERVAL_S:
+                    used.add(pin.copy)
+            elif now - self._tried.get(pin.described, -_RETRY_S) >= _RETRY_S:
+                ended.append(pin)
+        if not (ended or used) or self._children.running("leases"):
+            return
+        self._touched.update(dict.fromkeys(used, now))
+        self._tried = {pin.described: now for pin in ended}
+
+        def body(send: Send) -> None:
+            for copy in sorted(used):
+                record = copies.load_record(self._places, copy)
+                if record is not None:
+                    copies.touch_used(self._places, copy, record.identity, record.path)
+            for pin in ended:
+                why = pins.stale(pin)
+                try:
+                    if why and pins.release(self._places, pin.run, pin.number):
+                        send({"say": f"{pin.described}: released, {why}"})
+                except StowageError as error:
+                    send({"say": str(error)})
+
+        self._children.start("leases", body, self._take, self._end, _SILENCE_S)
+
+    def _take(self, message: Message) -> None:
+        self._say(message["say"])
+
+    def _end(self, ending: Ending) -> None:
+        if ending.error:
+            self._say(f"leases: {ending.error}")
+
+    @property
+    def unreadable(self) -> str:
+        """Why it is not known which copies are held; empty when it is."""
+        return self._unreadable
+
+    def holders(self) -> dict[str, str]:
+        """Return by copy name which pin holds it."""
+        return {pin.copy: pin.described for pin in self._pins or []}
+
+    def holds(self, copy: str) -> bool | None:
+        """Return whether a lease holds *copy*; None when that is not known."""
+        return None if self._pins is None else any(pin.copy == copy for pin in self._pins)
+
+    def shown(self) -> dict[str, Any]:
+        found = self._pins or []
+        return {state: sum(1 for pin in found if pin.state == state) for state in (RESERVED, LEASED)}

@@ -1,0 +1,188 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The metrics of each state section, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+
+from .version import VERSION
+
+Section = Mapping[str, Any]
+
+REASONS = ("full", "limit", "deleted")
+"""Why copies are removed: the disk is nearly full, the data location is over its limit, the drive was deleted."""
+
+
+class _Collected:
+    """What generate_latest asks of a registry."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def render(name: str, section: Section, with_copies: bool = True) -> bytes:
+    """Return the metrics of one section; without *with_copies* no series of single copies."""
+    if name == "copies" and not with_copies:
+        return b""
+    return bytes(generate_latest(_Collected(_FAMILIES[name](section))))
+
+
+def _gauges(
+    items: Iterable[Mapping[str, Any]], labels: Sequence[str], wanted: Sequence[tuple[str, str, str]]
+) -> list[Metric]:
+    """Return a gauge for each (metric, key, help); an item that has no figure under the key gets no series."""
+    items = list(items)
+    families: list[Metric] = []
+    for metric, key, text in wanted:
+        family = GaugeMetricFamily(metric, text, labels=labels)
+        for item in items:
+            value = item.get(key)
+            if value is not None:
+                family.add_metric([str(item[label]) for label in labels], float(value))
+        families.append(family)
+    return families
+
+
+def _gauge(metric: str, text: str, value: Any) -> Metric:
+    return GaugeMetricFamily(metric, text, value=float(value))
+
+
+def _filesystems(section: Section) -> list[Metric]:
+    return _gauges(
+        section["filesystems"],
+        ("device", "fstype", "mountpoint"),
+        (
+            ("stowage_filesystem_size_bytes", "size", "Size of a filesystem that holds something of Stowage's."),
+            ("stowage_filesystem_free_bytes", "free", "Free space, including what is kept for root."),
+            ("stowage_filesystem_avail_bytes", "avail", "Free space that users other than root can have."),
+            ("stowage_filesystem_files", "files", "Inodes; 0 where the filesystem makes them as it needs them."),
+            ("stowage_filesystem_files_free", "files_free", "Free inodes."),
+        ),
+    )
+
+
+def _locations(section: Section) -> list[Metric]:
+    return _gauges(
+        section["locations"],
+        ("location",),
+        (
+            ("stowage_location_bytes", "bytes", "Size of the files of a location at the last complete measurement."),
+            (
+                "stowage_location_files",
+                "files",
+                "Files and directories of a location at the last complete measurement.",
+            ),
+            ("stowage_location_available", "available", "1 while the location is there and on its own filesystem."),
+            ("stowage_location_complete", "complete", "1 when the latest measurement was complete."),
+            (
+                "stowage_location_measured_timestamp_seconds",
+                "measured",
+                "Time of the last complete measurement.",
+            ),
+        ),
+    )
+
+
+def _drives(section: Section) -> list[Metric]:
+    return _gauges(
+        section["drives"],
+        ("workspace", "drive", "source"),
+        (
+            ("stowage_drive_bytes", "bytes", "Size of the files of a drive's source at the last complete measurement."),
+            (
+                "stowage_drive_files",
+                "files",
+                "Files and directories of a drive's source at the last complete measurement.",
+            ),
+            ("stowage_drive_answers", "answers", "1 while the filesystem of a drive's source answers."),
+            ("stowage_drive_available", "available", "1 while a drive's source is there."),
+        ),
+    )
+
+
+def _copies(section: Section) -> list[Metric]:
+    return _gauges(
+        section["copies"],
+        ("workspace", "drive"),
+        (
+            ("stowage_copy_bytes", "bytes", "Size of the files of a copy at the last complete measurement."),
+            ("stowage_copy_files", "files", "Files and directories of a copy at the last complete measurement."),
+            ("stowage_copy_in_use", "in_use", "1 while a copy is in use or may be."),
+            ("stowage_copy_last_used_timestamp_seconds", "last_used", "When a copy was last used; kept to the hour."),
+        ),
+    )
+
+
+def _evictions(section: Section) -> list[Metric]:
+    removed = CounterMetricFamily("stowage_evictions", "Copies removed from this host.", labels=("reason",))
+    for reason in REASONS:
+        removed.add_metric([reason], section["removed"].get(reason, 0))
+    plan = section["plan"]
+    return [
+        removed,
+        CounterMetricFamily(
+            "stowage_evicted_bytes",
+            "Bytes on disk that the removal of copies has freed.",
+            value=section["removed_bytes"],
+        ),
+        _gauge(
+            "stowage_eviction_blocked",
+            "1 while space has to be made and no copy, or too few, may be removed.",
+            section["blocked"],
+        ),
+        _gauge("stowage_eviction_planned_copies", "Copies that are to be removed now.", len(plan)),
+        _gauge(
+            "stowage_eviction_planned_bytes",
+            "Bytes on disk of the copies that are to be removed now.",
+            sum(one["allocated"] for one in plan),
+        ),
+    ]
+
+
+def _leases(section: Section) -> list[Metric]:
+    family = GaugeMetricFamily("stowage_leases", "Uses of copies that are held for runs.", labels=("state",))
+    for state in ("reserved", "leased"):
+        family.add_metric([state], section[state])
+    return [family]
+
+
+def _config(section: Section) -> list[Metric]:
+    return [
+        _gauge(
+            "stowage_config_last_reload_successful",
+            "1 when the settings and declarations could be read the last time that they were.",
+            section["successful"],
+        )
+    ]
+
+
+def _cycle(section: Section) -> list[Metric]:
+    return [_gauge("stowage_last_cycle_timestamp_seconds", "When the daemon last looked at the host.", section["time"])]
+
+
+_FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
+    "cycle": _cycle,
+    "filesystems": _filesystems,
+    "locations": _locations,
+    "drives": _drives,
+    "copies": _copies,
+    "evictions": _evictions,
+    "leases": _leases,
+    "config": _config,
+}
+
+
+def build_info() -> bytes:
+    """Return the metric that tells the version."""
+    family = GaugeMetricFamily("stowage_build_info", "The version of Stowage on this host.", labels=("version",))
+    family.add_metric([VERSION], 1)
+    return bytes(generate_latest(_Collected([family])))

@@ -1,0 +1,68 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the exporter serves, as bytes: made again, section by section, only when the daemon wrote something new."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from stowage_core.places import Places
+
+from . import metrics, sections
+
+STALE_CYCLES = 3
+
+
+class Pages:
+    """The pages of the exporter."""
+
+    def __init__(self, places: Places, with_copies: bool) -> None:
+        self._places = places
+        self._with_copies = with_copies
+        self._stamps: dict[str, tuple[int, int] | None] = {}
+        self._rendered = {"": metrics.build_info()}
+        self._sources: dict[str, bytes] = {}
+        self._cycle: dict[str, Any] = {}
+        self.metrics = self._rendered[""]
+        self.status = b"{}\n"
+
+    def refresh(self) -> bool:
+        """Take in the sections that were replaced since the last time; return whether there were any."""
+        changed = [name for name in sections.NAMES if self._take(name)]
+        if changed:
+            self.metrics = b"".join(self._rendered.values())
+            self.status = b"{" + b",\n".join(b'"%s": %s' % item for item in self._items()) + b"}\n"
+        return bool(changed)
+
+    def health(self) -> tuple[bool, str]:
+        """Return whether the daemon is at work, in one line."""
+        if not self._cycle:
+            return False, "the daemon has not finished a cycle since this host was started"
+        age = max(0.0, time.time() - self._cycle["time"])
+        text = f"last cycle of the daemon {age:.0f} s ago"
+        return age <= STALE_CYCLES * self._cycle["cycle_s"], text
+
+    def _items(self) -> list[tuple[bytes, bytes]]:
+        return [(name.encode(), source) for name, source in self._sources.items()]
+
+    def _take(self, name: str) -> bool:
+        path = sections.path_of(self._places, name)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return False
+        stamp = (status.st_mtime_ns, status.st_ino)
+        if self._stamps.get(name) == stamp:
+            return False
+        with open(path, "rb") as stream:
+            source = stream.read()
+        section = json.loads(source)
+        self._rendered[name] = metrics.render(name, section, self._with_copies)
+        self._sources[name] = source.strip()
+        if name == "cycle":
+            self._cycle = section
+        self._stamps[name] = stamp
+        return True

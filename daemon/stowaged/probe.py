@@ -1,0 +1,93 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Asking whether a declared directory is there, is the right one, and how much room its filesystem has.
+
+Everything here touches a disk and runs in a child.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from stowage_core import data_locations, mounts
+from stowage_core.data_locations import DataLocation
+from stowage_core.errors import StowageError
+from stowage_core.mounts import Mount
+from stowage_core.sizes import Space
+
+from .declared import DATA_LOCATION, Target
+
+
+class UnavailableError(StowageError):
+    """A directory is not there, or another one is in its place."""
+
+
+def open_target(target: Target, location: DataLocation | None, table: Sequence[Mount]) -> tuple[int, Mount]:
+    """Return a descriptor of *target* and the mount that it lies on.
+
+    :param location: the data location's record, for the target that is the data location
+    :raises UnavailableError: saying what is wrong, in one line
+    """
+    try:
+        if target.object == DATA_LOCATION and location is not None:
+            fd = data_locations.open_verified(location, table)
+        else:
+            fd = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except StowageError as error:
+        raise UnavailableError(str(error)) from error
+    except OSError as error:
+        raise UnavailableError(f"{target.path}: {error.strerror}; mount its disk or correct the declaration") from error
+    try:
+        return fd, _checked(fd, target, table)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _checked(fd: int, target: Target, table: Sequence[Mount]) -> Mount:
+    mount = mounts.of_fd(fd, table)
+    if target.mount_point is not None and target.mount_point not in (one.point for one in table):
+        raise UnavailableError(f"{target.path}: nothing is mounted at {target.mount_point}; mount its disk")
+    if target.filesystem is not None and not mounts.identify(fd, table).matches(target.filesystem):
+        wanted = target.filesystem.uuid or target.filesystem.source
+        raise UnavailableError(
+            f"{target.path}: its filesystem ({target.filesystem.fstype} {wanted}) is not mounted, "
+            "another one is in its place; mount its disk or roll the layout out again"
+        )
+    if target.must_be_shared and not mounts.is_shared(mount.fstype):
+        raise UnavailableError(f"{target.path}: is not on a shared filesystem mounted here; mount it")
+    return mount
+
+
+def ask(target: Target, location: DataLocation | None, table: Sequence[Mount]) -> dict[str, Any]:
+    """Return what is known about *target* after touching it."""
+    try:
+        fd, mount = open_target(target, location, table)
+    except StowageError as error:
+        return {"object": target.object, "available": False, "reason": str(error)}
+    try:
+        space = Space.of(fd)
+    finally:
+        os.close(fd)
+    return {
+        "object": target.object,
+        "available": True,
+        "reason": "",
+        "filesystem": {**describe(mount, table), **asdict(space)},
+    }
+
+
+def describe(mount: Mount, table: Sequence[Mount]) -> dict[str, Any]:
+    """Return a filesystem's name: of the many places where it may be mounted always the same one, and no pin."""
+    places = [one for one in table if one.device == mount.device]
+    first = min(places, key=lambda one: (len(one.root), one.id))
+    return {
+        "id": first.device,
+        "mountpoint": first.point,
+        "device": first.source,
+        "fstype": first.fstype,
+        "shared": mounts.is_shared(first.fstype),
+    }

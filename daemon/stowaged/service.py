@@ -1,0 +1,182 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``stowaged``: looks at the host every ten seconds, measures every five minutes, and makes room where it may.
+
+One thread, which never waits for a disk: whatever touches one runs in a child. Between its work the daemon holds no
+descriptor and no directory on any disk, so the host can unmount them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from stowage_core import mounts
+from stowage_core.errors import StowageError
+from stowage_core.mounts import Mount
+from stowage_core.places import Places
+
+from . import declared, settings
+from .answers import Hung, Prober
+from .children import Children, Message
+from .declared import Declared
+from .evicting import Evicting
+from .figures import Figures
+from .leases import Leases
+from .loop import Loop
+from .notify import Notifier
+from .sections import Sections
+from .settings import Settings
+from .version import VERSION
+
+STOP_S = 0.5
+
+
+def main(places: Places) -> int:
+    try:
+        configuration = settings.load(places)
+    except (StowageError, OSError) as error:
+        print(f"stowaged: {error}", file=sys.stderr)
+        return 1
+    os.chdir("/")
+    service = Service(places, configuration)
+    try:
+        service.run()
+    finally:
+        service.close()
+    return 0
+
+
+def say(text: str) -> None:
+    """Tell the journal."""
+    print(text, flush=True)
+
+
+class Service:
+    """The daemon."""
+
+    def __init__(self, places: Places, configuration: Settings) -> None:
+        self._places = places
+        self._settings = configuration
+        self._started = time.time()
+        self._loop = Loop()
+        self._notifier = Notifier()
+        self._children = Children(self._loop)
+        self._hung = Hung(self._children)
+        self._prober = Prober(self._children, self._hung, say)
+        self._sections = Sections(places, say)
+        self._figures = Figures(places, self._children, self._hung, say)
+        self._leases = Leases(places, self._children, say)
+        self._evicting = Evicting(places, self._children, self._sections, say)
+        self._declared = Declared()
+        self._stamp: Any = None
+        self._config: dict[str, Any] = {"successful": True, "error": "", "loaded": self._started}
+        self._ready = False
+
+    def run(self) -> None:
+        """Work until a signal says to stop."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.on_signal(number, self._loop.stop)
+        self._loop.on_signal(signal.SIGHUP, self._reload)
+        if self._notifier.watchdog_s:
+            period = self._notifier.watchdog_s / 3
+            self._loop.every(lambda: period, self._notifier.alive)
+        self._read_declared()
+        self._loop.every(lambda: self._settings.cycle_s, self._cycle)
+        self._loop.run()
+        self._notifier.stopping()
+
+    def close(self) -> None:
+        self._children.kill_all(STOP_S)
+        self._loop.close()
+
+    def _reload(self) -> None:
+        self._notifier.reloading()
+        try:
+            self._settings = settings.load(self._places)
+        except (StowageError, OSError) as error:
+            self._note_config(str(error))
+        else:
+            self._note_config("")
+            self._stamp = None
+            self._read_declared()
+        self._notifier.ready(self._status())
+
+    def _note_config(self, error: str) -> None:
+        if error:
+            say(f"the configuration could not be loaded, the earlier one stays in force: {error}")
+        elif self._config["error"]:
+            say("the configuration could be loaded again")
+        self._config = {"successful": not error, "error": error, "loaded": time.time()}
+        self._sections.put("config", self._config)
+
+    def _read_declared(self) -> None:
+        """Take on what /etc/stowage declares when it has changed; what cannot be read leaves the earlier in force."""
+        try:
+            stamp = (declared.stamp(self._places), self._settings.host)
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            self._declared = declared.load(self._places, self._settings.host)
+        except (StowageError, OSError) as error:
+            self._note_config(str(error))
+            return
+        if self._config["error"]:
+            self._note_config("")
+        self._figures.declare(self._declared, self._settings)
+
+    # -- Every cycle
+
+    def _cycle(self) -> None:
+        if self._prober.busy:
+            return  # a filesystem does not answer: that round ends soon, and the next one leaves it out
+        self._read_declared()
+        table = mounts.read()
+        self._leases.look()
+        self._prober.start(
+            self._declared.targets,
+            self._declared.data_location,
+            table,
+            lambda answers: self._answered(answers, table),
+        )
+
+    def _answered(self, answers: dict[str, Message], table: list[Mount]) -> None:
+        self._figures.answered(answers)
+        self._figures.measure_when_due(table, self._settings)
+        self._evicting.decide(
+            self._declared,
+            self._settings,
+            self._figures,
+            answers.get(declared.DATA_LOCATION),
+        )
+        self._publish()
+        if not self._ready:
+            self._ready = True
+            self._notifier.ready(self._status())
+        else:
+            self._notifier.status(self._status())
+
+    def _publish(self) -> None:
+        self._figures.publish(self._sections)
+        self._sections.put("copies", {"copies": self._figures.copies_shown(self._declared, self._leases)})
+        self._sections.put("leases", self._leases.shown())
+        self._sections.put("config", self._config)
+        self._sections.put(
+            "cycle",
+            {
+                "time": time.time(),
+                "cycle_s": self._settings.cycle_s,
+                "version": VERSION,
+                "host": self._settings.host,
+                "evict": self._settings.evict,
+                "started": self._started,
+                "pid": os.getpid(),
+            },
+        )
+
+    def _status(self) -> str:
+        text = f"evict: {self._settings.evict}; {self._figures.summary()}"
+        return text + "; the configuration could not be loaded" if self._config["error"] else text

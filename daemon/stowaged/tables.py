@@ -1,0 +1,85 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tables of text that fit a terminal, a narrow one too, and a job's log."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_GAP = 2
+_LEAST = 8
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    right: bool = False
+    shrinks: bool = False
+    """Whether its middle may be left out where there is not enough room."""
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the lines of a table at most *width* columns wide, as far as its columns may shrink."""
+    shown = [[column.title for column in columns], *(list(row) for row in rows)]
+    widths = [max(width_of(row[number]) for row in shown) for number in range(len(columns))]
+    excess = sum(widths) + _GAP * (len(columns) - 1) - width
+    while excess > 0:
+        candidates = [n for n, column in enumerate(columns) if column.shrinks and widths[n] > _LEAST]
+        if not candidates:
+            break
+        widths[max(candidates, key=lambda n: widths[n])] -= 1
+        excess -= 1
+    return [
+        (" " * _GAP).join(_cell(text, room, column) for text, room, column in zip(row, widths, columns)).rstrip()
+        for row in shown
+    ]
+
+
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal *text* takes."""
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def shortened(text: str, room: int) -> str:
+    """Return *text* with its middle left out where it is wider than *room*."""
+    if width_of(text) <= room:
+        return text
+    end = text[len(text) - (room - 1) * 2 // 3 :]
+    while width_of(end) > (room - 1) * 2 // 3:
+        end = end[1:]
+    start = ""
+    for char in text:
+        if width_of(start + char) + 1 + width_of(end) > room:
+            break
+        start += char
+    return f"{start}…{end}"
+
+
+def _cell(text: str, room: int, column: Column) -> str:
+    text = shortened(text, room) if column.shrinks else text
+    padding = " " * (room - width_of(text))
+    return padding + text if column.right else text + padding
+
+
+def ago(seconds: float | None) -> str:
+    """Return a time in the past in words; None is never."""
+    if seconds is None:
+        return "never"
+    seconds = max(0.0, seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size or (size == 60 and seconds >= 60):
+            return f"{seconds // size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction as a whole percentage that never says 0 or 100 unless it is."""
+    if 0 < fraction < 0.01:
+        return "<1 %"
+    if 0.99 < fraction < 1:
+        return ">99 %"
+    return f"{fraction * 100:.0f} %"
