@@ -223,7 +223,7 @@ class _Choosing:
         self.mounts = read_mounts(choice.host)
         self.path = resolve(check_path(choice.path, "path"))
         self.warnings: list[str] = []
-        self.recorded, self.former = _known(places, choice.forget, self.mounts, differences, self.warnings)
+        self.recorded, self.former, self.gone = _known(places, choice.forget, self.mounts, differences, self.warnings)
 
     def run(self, check_mode: bool) -> Outcome:
         mount = check_place(self.path, self.host, self.mounts, _fstab())
@@ -257,6 +257,8 @@ class _Choosing:
             make_parts(fd, self.path, self.differences)
             for location in empty:
                 _give_up(location, self.mounts, self.registry, self.differences)
+            for location in self.gone:
+                self.registry.remove(location.path)
             self._record(wanted, fd, kept)
             adoptions.apply(fd, self.differences)
         holdings = self._holdings(wanted)
@@ -439,7 +441,7 @@ def clear(places: Places, host: str, forget: Sequence[str], differences: Differe
     """Take this host's data location away; refused while the host holds, or may hold, any copy."""
     mounts = read_mounts(host)
     warnings: list[str] = []
-    recorded, former = _known(places, forget, mounts, differences, warnings)
+    recorded, former, gone = _known(places, forget, mounts, differences, warnings)
     locations = [*([recorded] if recorded is not None else []), *former]
     held = {location.path: data_locations.holdings([location], mounts) for location in locations}
     found = {path: len(holdings.copies) for path, holdings in held.items() if holdings.copies}
@@ -464,6 +466,8 @@ def clear(places: Places, host: str, forget: Sequence[str], differences: Differe
     if not check_mode:
         for location in locations:
             _give_up(location, mounts, Registry(places), differences)
+        for location in gone:
+            Registry(places).remove(location.path)
         if records.remove(places.data_location_json):
             differences.act(f"removed {places.data_location_json}")
         _write_former(places, [], differences)
@@ -479,13 +483,11 @@ def _known(
     mounts: Sequence[Mount],
     differences: Differences,
     warnings: list[str],
-) -> tuple[DataLocation | None, list[DataLocation]]:
-    """Return the present and the former data locations, without those that are gone and given up by *forget*."""
+) -> tuple[DataLocation | None, list[DataLocation], list[DataLocation]]:
+    """Return the present data location, the former ones, and those of *forget*, which are neither any more."""
     recorded = data_locations.load(places)
     present = recorded.identity if recorded is not None else None
     former = [location for location in data_locations.load_former(places) if location.identity != present]
-    if not forget:
-        return recorded, former
     gone = []
     for location in [*([recorded] if recorded is not None else []), *former]:
         if location.identity not in forget:
@@ -494,12 +496,13 @@ def _known(
             os.close(data_locations.open_verified(location, mounts))
         except NotThere:
             gone.append(location)
-            continue
-        warnings.append(f"forget: the data location {location.path} is there, and is kept")
+        else:
+            warnings.append(f"forget: the data location {location.path} is there, and is kept")
     differences.note("given up", sorted(location.path for location in gone), [])
     return (
-        None if recorded in gone else recorded,
+        recorded if recorded not in gone else None,
         [location for location in former if location not in gone],
+        gone,
     )
 
 

@@ -14,6 +14,7 @@ from .differences import Differences
 from .drive_records import Drive, Found, Holdings
 from .drives import Entry
 from .errors import Refusal, StowageError, printable
+from .mounts import Mount, is_shared, of_path
 from .owner import Registry
 from .paths import is_within, overlap, resolve
 from .places import Places
@@ -53,14 +54,15 @@ def declare(
     recorded = {workspace: drive_records.load(places, workspace) for workspace in lists}
     present = data_locations.load(places)
     locations = [*([present] if present is not None else []), *data_locations.load_former(places)]
-    holdings = data_locations.holdings(locations, mount_table.read())
+    mounts = mount_table.read()
+    holdings = data_locations.holdings(locations, mounts)
     adopted = drive_records.load_adopted(places)
 
     merged = {
         workspace: drive_records.merge(workspace, entries, recorded[workspace] or [], holdings, manager, adopted)
         for workspace, entries in lists.items()
     }
-    check_sources([drive for drives in merged.values() for drive in drives], host, reserved(places))
+    check_sources([drive for drives in merged.values() for drive in drives], host, reserved(places), mounts)
     for workspace, drives in merged.items():
         _note(workspace, drives, recorded[workspace], differences)
 
@@ -108,12 +110,13 @@ def reserved(places: Places) -> dict[str, str]:
     return paths
 
 
-def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str]) -> None:
+def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], mounts: Sequence[Mount]) -> None:
     """Refuse a source on *host* that overlaps one of *paths*: workers would reach other drives' copies through it."""
     real = {resolve(path): (path, what) for path, what in paths.items()}
     for drive in drives:
         for index, path in sources_on(drive, host):
-            source = resolve(path)
+            # A shared filesystem holds none of these, and blocks whoever looks at it while its servers are away.
+            source = path if is_shared(of_path(path, mounts).fstype) else resolve(path)
             for other, (shown, what) in sorted(real.items()):
                 if overlap(source, other):
                     relation = "is" if source == other else "is inside" if is_within(source, other) else "contains"

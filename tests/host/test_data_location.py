@@ -282,6 +282,16 @@ def test_another_filesystem_in_its_place_is_refused_until_the_old_one_is_given_u
     assert after.filesystem.fstype == "xfs"
 
 
+def test_a_disk_that_is_gone_for_good_can_be_given_up_and_cleared(host: Host, small_disk: Any) -> None:
+    gone = small_disk("ext4")
+    host.choose(gone.path / "stowage")
+    identity = host.location.identity
+    gone.unmount()
+    host.clear(identity)
+    assert data_locations.load(host.places) is None
+    assert Registry(host.places).all() == {}
+
+
 def test_forget_keeps_what_is_there(host: Host, disk: Path) -> None:
     host.choose(disk / "stowage")
     outcome = host.choose(disk / "stowage", forget=[host.location.identity])

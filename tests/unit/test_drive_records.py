@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core import drive_records, drives_host, records
+from stowage_core import drive_records, drives_host, mounts, records
 from stowage_core.differences import Differences
 from stowage_core.drive_records import Drive, Found, Holdings, merge
 from stowage_core.drives import check_drives, check_lists
@@ -256,6 +256,18 @@ def test_sources_that_overlap_what_is_stowage_s(path: str, message: str) -> None
     drives = merge("vision", check_drives([scratch("s", path)]), [], Holdings())
     reserved = {"/data": "the data location", "/tiers/kv": "the tier"}
     with pytest.raises(Refusal, match=f"drive vision/s: {message}"):
-        drives_host.check_sources(drives, "gpu-01", reserved)
+        drives_host.check_sources(drives, "gpu-01", reserved, mounts.read())
     tombstones = merge("vision", check_drives([tombstone("s", spec=scratch("s", path)["spec"])]), [], Holdings())
-    drives_host.check_sources(tombstones, "gpu-01", reserved)
+    drives_host.check_sources(tombstones, "gpu-01", reserved, mounts.read())
+
+
+def test_a_shared_filesystem_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = [
+        mounts.Mount(1, 0, "8:1", "/", "/", ("rw",), "ext4", "/dev/sda1", ("rw",)),
+        mounts.Mount(2, 1, "0:50", "/", "/lustre", ("rw",), "lustre", "mds@tcp:/fs", ("rw",)),
+    ]
+    looked_at: list[str] = []
+    monkeypatch.setattr(drives_host, "resolve", lambda path: looked_at.append(path) or path)
+    drives = merge("vision", check_drives([scratch("a", "/lustre/a"), scratch("b", "/b")]), [], Holdings())
+    drives_host.check_sources(drives, "gpu-01", {}, table)
+    assert looked_at == ["/b"]
