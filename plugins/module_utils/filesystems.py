@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from .disks import FASTEST_FIRST, RAID, UNKNOWN, Disks
+from .forked import fork
 from .mounts import Mount, is_pseudo, is_shared, of_path
 from .paths import is_within
-from .sizes import Space, decimal
+from .sizes import Space
 from .syscalls import filesystem_uuid
 
 SHARED = "shared"
@@ -167,11 +168,6 @@ def system_disks(filesystems: Iterable[Filesystem]) -> frozenset[str]:
     )
 
 
-def room(filesystem: Filesystem) -> str:
-    """Return the free space of *filesystem* in words, or why it is not known."""
-    return f"{decimal(filesystem.space.avail)} free" if filesystem.space is not None else str(filesystem.answer)
-
-
 def _folder(mount: Mount, mounts: Sequence[Mount]) -> str:
     if of_path(_ON_THE_SYSTEM_DISK, mounts).device == mount.device:
         return _ON_THE_SYSTEM_DISK
@@ -298,20 +294,19 @@ _MESSAGE = struct.Struct("=i5Q")
 
 def _start(device: str, point: str) -> tuple[int, int]:
     reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        return reader, pid
-    try:
-        # A child that stays behind must not keep the connection open that the module answers on.
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        with open("/proc/self/comm", "w", encoding="ascii") as comm:
-            comm.write(_child_name(device))
-        os.write(writer, _message(point))
-    finally:
-        os._exit(0)
+    pid = fork(lambda: _tell(device, point, writer))
+    os.close(writer)
+    return reader, pid
+
+
+def _tell(device: str, point: str, writer: int) -> None:
+    # A child that stays behind must not keep the connection open that the module answers on.
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    with open("/proc/self/comm", "w", encoding="ascii") as comm:
+        comm.write(_child_name(device))
+    os.write(writer, _message(point))
 
 
 def _message(point: str) -> bytes:
