@@ -156,7 +156,8 @@ def moved(layout: Layout, former: Mapping[str, str]) -> list[str]:
     One for a parent that moved stands for what moved along with it.
     """
     named = layout.named()
-    sentences, left = [], []
+    sentences: list[str] = []
+    left: list[str] = []
     for name in ("root", *NAMES, "volume_root"):
         if name not in former or former[name] == named.get(name):
             continue

@@ -378,6 +378,30 @@ class Ownership:
         return {"owner": self.owner, "group": self.group, "mode": f"{self.mode:04o}"}
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for of the directories that are ours to make; None is as it is, and root's 0755 when made."""
+
+    owner: str | None = None
+    group: str | None = None
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+    def onto(self, present: Ownership | None) -> Ownership:
+        base = _ROOTS if present is None else present
+        return Ownership(
+            base.owner if self.owner is None else self.owner,
+            base.group if self.group is None else self.group,
+            base.mode if self.mode is None else self.mode,
+            base.uid if self.owner is None else self.uid,
+            base.gid if self.group is None else self.gid,
+        )
+
+
+_ROOTS = Ownership("root", "root", 0o755, 0, 0)
+
+
 def check_will_have_access(users: Sequence[User], name: str, place: Place, wanted: Ownership) -> None:
     """Refuse a directory that is still to be made when its users would not be able to use it."""
     if _has_default_access_list(place.existing):
@@ -454,22 +478,37 @@ def steps(parent: str, path: str) -> list[str]:
     return [parent.rstrip("/") + "/" + "/".join(below[:length]) for length in range(1, len(below) + 1)]
 
 
-def directories(layout: Layout, places: Mapping[str, Place], wanted: Ownership) -> dict[str, Ownership]:
-    """Return the directories that are ours to make, outermost first, and who is to own them.
+@dataclass(frozen=True)
+class Directory:
+    """A directory that is ours to make, as it is and as it is to be."""
 
-    Those above the root are made too when they are missing; one that is there is left as it is.
+    path: str
+    present: Ownership | None
+    wanted: Ownership
+
+    @property
+    def differs(self) -> bool:
+        return self.present != self.wanted
+
+
+def directories(layout: Layout, places: Mapping[str, Place], wanted: Wanted) -> list[Directory]:
+    """Return the directories that are ours to make, outermost first.
+
+    The root and those above it are made when they are missing, and else left: they may hold more than a layout.
     """
     root = places["root"]
-    above = Ownership("root", "root", 0o755, 0, 0)
-    plan = dict.fromkeys([] if root.exists else steps(root.existing, root.real), above)
-    plan[root.real] = wanted
+    plan: dict[str, Directory] = {}
+    for path in () if root.exists else steps(root.existing, root.real):
+        plan[path] = Directory(path, None, (wanted if path == root.real else Wanted()).onto(None))
     for name in layout.defaults:
-        plan.update((path, wanted) for path in steps(places[layout.parent(name)].real, places[name].real))
-    return plan
+        for path in steps(places[layout.parent(name)].real, places[name].real):
+            present = ownership(path)
+            plan[path] = Directory(path, present, wanted.onto(present))
+    return list(plan.values())
 
 
 def check_users(
-    users: Sequence[User], places: Mapping[str, Place], wanted: Ownership, changing: Sequence[str] = ()
+    users: Sequence[User], places: Mapping[str, Place], wanted: Wanted, changing: Sequence[str] = ()
 ) -> None:
     """Refuse what a user cannot use, as far as that is known before the directories *changing* get their owner."""
     needs = []
@@ -477,7 +516,7 @@ def check_users(
         if name == "root":
             continue
         if not place.exists:
-            check_will_have_access(users, name, place, wanted)
+            check_will_have_access(users, name, place, wanted.onto(None))
         if not any(is_within(place.existing, path) for path in changing):
             permissions = _READ_AND_ENTER if name == "volume_root" else _ALL
             needs.append(Need(name, place.existing, permissions if place.exists else os.X_OK))

@@ -57,19 +57,20 @@ options:
     default: false
   owner:
     description:
-      - The user, by name or number, that owns the root and the default directories.
+      - The user, by name or number, that owns the default directories, and the root when it is made.
+      - Without it, directories that exist keep their owner and new ones are C(root)'s.
     type: str
-    default: root
   group:
     description:
-      - The group, by name or number, of the root and the default directories.
+      - The group, by name or number, of the default directories, and of the root when it is made.
+      - Without it, directories that exist keep their group and new ones are C(root)'s.
     type: str
-    default: root
   mode:
     description:
-      - The mode of the root and the default directories, as an octal number in quotes that begins with V(0).
+      - The mode of the default directories, and of the root when it is made, as an octal number in quotes that begins
+        with V(0).
+      - Without it, directories that exist keep their mode and new ones get V(0755).
     type: str
-    default: "0755"
   users:
     description:
       - The users, by name or number, that must be able to read, write and enter every location, and to read and enter
@@ -219,7 +220,7 @@ from ansible_collections.stowage.host.plugins.module_utils.layout import (
     moved,
     resolve,
 )
-from ansible_collections.stowage.host.plugins.module_utils.layout_host import MountRule, Ownership, Place, User
+from ansible_collections.stowage.host.plugins.module_utils.layout_host import MountRule, Place, User, Wanted
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.mounts import FilesystemId
@@ -234,9 +235,9 @@ ARGUMENT_SPEC = {
     "require_mount": {"type": "bool", "default": False},
     "mount_point": {"type": "str"},
     "accept_new_filesystem": {"type": "bool", "default": False},
-    "owner": {"type": "str", "default": "root"},
-    "group": {"type": "str", "default": "root"},
-    "mode": {"type": "str", "default": "0755"},
+    "owner": {"type": "str"},
+    "group": {"type": "str"},
+    "mode": {"type": "str"},
     "users": {"type": "list", "elements": "str", "default": []},
     "environment_file": {"type": "str", "default": "/etc/stowage/stowage.env"},
     "environment_prefix": {"type": "str", "default": "STOWAGE_"},
@@ -270,27 +271,32 @@ def overrides_of(module: AnsibleModule) -> tuple[dict[str, str | None], dict[str
     return paths, rules
 
 
-def ownership_of(module: AnsibleModule) -> Ownership:
+def wanted_of(module: AnsibleModule) -> Wanted:
     """Return who is to own the directories that are ours to make."""
     owner, group, mode = (module.params[name] for name in ("owner", "group", "mode"))
-    if not re.fullmatch(r"0[0-7]{3,4}", mode):
-        raise Refusal("mode", f"{mode!r} must be an octal number that begins with 0", 'write it in quotes, like "0755"')
-    bits = int(mode, 8)
-    if bits & 0o002 and not bits & 0o1000:
-        rule = f"{mode} would let everybody replace the locations below the root"
-        raise Refusal("mode", rule, "take that permission away, or add the sticky bit")
-    uid, gid = layout_host.find_owner(owner), layout_host.find_group(group)
-    if uid is None:
+    uid = None if owner is None else layout_host.find_owner(owner)
+    gid = None if group is None else layout_host.find_group(group)
+    if owner is not None and uid is None:
         expect(module, "owner", f"there is no user {owner!r} on this host")
-    if gid is None:
+    if group is not None and gid is None:
         expect(module, "group", f"there is no group {group!r} on this host")
-    return Ownership(
+    return Wanted(
         owner if uid is None else layout_host.owner_name(uid),
         group if gid is None else layout_host.group_name(gid),
-        bits,
+        None if mode is None else mode_of(mode),
         uid,
         gid,
     )
+
+
+def mode_of(text: str) -> int:
+    if not re.fullmatch(r"0[0-7]{3,4}", text):
+        raise Refusal("mode", f"{text!r} must be an octal number that begins with 0", 'write it in quotes, like "0755"')
+    mode = int(text, 8)
+    if mode & 0o002 and not mode & 0o1000:
+        rule = f"{text} would let everybody replace the locations below the root"
+        raise Refusal("mode", rule, "take that permission away, or add the sticky bit")
+    return mode
 
 
 def users_of(module: AnsibleModule) -> list[User]:
@@ -406,7 +412,7 @@ def lay_out(
     """Compare and refuse first, then change what differs."""
     prefix = check_prefix(module.params["environment_prefix"])
     environment_path = check_path(module.params["environment_file"], "environment_file")
-    wanted, users = ownership_of(module), users_of(module)
+    wanted, users = wanted_of(module), users_of(module)
     systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
     units = units_of(module, systemctl)
     former = former_layout(host.layout_json)
@@ -416,10 +422,11 @@ def lay_out(
         if name in former["locations"] and not module.params["accept_new_filesystem"]:
             layout_host.check_same_filesystem(name, places[name], former["locations"][name])
 
-    plan = layout_host.directories(layout, places, wanted)
-    present = {path: layout_host.ownership(path) for path in plan}
-    changing = note_directories(differences, plan, present)
-    layout_host.check_users(users, places, wanted, [path for path in changing if present[path] is not None])
+    changing = [one for one in layout_host.directories(layout, places, wanted) if one.differs]
+    for directory in changing:
+        now = None if directory.present is None else directory.present.to_json()
+        differences.note(f"directory {directory.path}", directory.wanted.to_json(), now)
+    layout_host.check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
     record = record_of(layout, places, rules, prefix, former)
     note_record(differences, record, former)
     environment = environment_file.render(layout.settings(prefix))
@@ -435,9 +442,9 @@ def lay_out(
             work()
         differences.act(action)
 
-    for path in changing:
-        verb = "make" if present[path] is None else "set owner and mode of"
-        do(f"{verb} directory {path}", partial(layout_host.make, path, plan[path]))
+    for directory in changing:
+        verb = "make" if directory.present is None else "set owner and mode of"
+        do(f"{verb} directory {directory.path}", partial(layout_host.make, directory.path, directory.wanted))
     if changing and not module.check_mode:
         layout_host.check_users(users, layout_host.find_all(layout, mounts.read()), wanted)
     if record != former:
@@ -459,19 +466,6 @@ def note_record(differences: Differences, record: Mapping[str, Any], former: Map
         differences.note(key, record[key], former[key])
     for name in NAMES:
         differences.note(f"location {name}", record["locations"][name], former["locations"].get(name))
-
-
-def note_directories(
-    differences: Differences, plan: Mapping[str, Ownership], present: Mapping[str, Ownership | None]
-) -> list[str]:
-    """Note the directories that differ, and return them."""
-    return [
-        path
-        for path, ownership in plan.items()
-        if differences.note(
-            f"directory {path}", ownership.to_json(), None if (now := present[path]) is None else now.to_json()
-        )
-    ]
 
 
 def note_environment(differences: Differences, path: str, wanted: bytes) -> bool:

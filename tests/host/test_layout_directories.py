@@ -22,6 +22,7 @@ from stowage_core.layout_host import (
     Ownership,
     Place,
     User,
+    Wanted,
     check_access,
     check_answers,
     check_same_filesystem,
@@ -94,22 +95,38 @@ def test_an_override_must_exist_and_is_not_ours_to_make(disk: Path) -> None:
     with pytest.raises(Refusal, match=f"cache: {disk}/cache does not exist, and an explicit path is never made"):
         find_all(layout, mounts.read())
     (disk / "cache").mkdir()
-    plan = directories(layout, find_all(layout, mounts.read()), OURS)
+    plan = [one.path for one in directories(layout, find_all(layout, mounts.read()), Wanted())]
     assert str(disk / "cache") not in plan
-    assert list(plan)[0] == str(disk / "root")
+    assert plan[0] == str(disk / "root")
     assert f"{disk}/cache/hf" in plan and f"{disk}/cache/hf/hub" in plan and f"{disk}/root/runs" in plan
 
 
 def test_directories_above_the_root_are_made_roots(disk: Path) -> None:
     layout = resolve(str(disk / "new" / "root"), {})
-    wanted = Ownership("nobody", "nogroup", 0o2775, 65534, 65534)
+    wanted = Wanted("nobody", "nogroup", 0o2775, 65534, 65534)
     plan = directories(layout, find_all(layout, mounts.read()), wanted)
-    assert plan[f"{disk}/new"] == OURS
-    for path, owner in plan.items():
-        make(path, owner)
-        assert ownership(path) is not None
+    assert (plan[0].path, plan[0].wanted) == (f"{disk}/new", OURS)
+    for one in plan:
+        assert one.present is None and one.differs
+        make(one.path, one.wanted)
+        assert ownership(one.path) == one.wanted
+    assert not any(one.differs for one in directories(layout, find_all(layout, mounts.read()), wanted))
     status = (disk / "new" / "root" / "cache" / "hf" / "hub").stat()
     assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o2775, 65534, 65534)
+
+
+def test_what_exists_keeps_what_is_not_asked_for(disk: Path) -> None:
+    layout = resolve(str(disk / "root"), {})
+    (disk / "root" / "runs").mkdir(parents=True)
+    os.chown(disk / "root" / "runs", 65534, 65534)
+    (disk / "root" / "runs").chmod(0o750)
+    plan = {one.path: one for one in directories(layout, find_all(layout, mounts.read()), Wanted(mode=0o770))}
+    assert f"{disk}/root" not in plan
+    runs, cache = plan[f"{disk}/root/runs"], plan[f"{disk}/root/cache"]
+    assert (runs.wanted.uid, runs.wanted.gid, runs.wanted.mode) == (65534, 65534, 0o770)
+    assert cache.wanted == Ownership("root", "root", 0o770, 0, 0)
+    unasked = {one.path: one for one in directories(layout, find_all(layout, mounts.read()), Wanted())}
+    assert not unasked[f"{disk}/root/runs"].differs and unasked[f"{disk}/root/cache"].differs
 
 
 def test_make_changes_an_existing_directory_and_nothing_in_it(disk: Path) -> None:

@@ -1,0 +1,718 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an eviction removes, and above all what it leaves, on real filesystems."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copies_lab import EVERYTHING, HOST, NOW, Lab, process
+from stowage_core import data_locations, events, eviction, pins, use, use_exports
+from stowage_core.eviction_plan import Settings
+from stowage_core.sizes import Space
+
+
+@pytest.fixture
+def lab(disk: Path, tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(disk, tmp_path)
+    seen = use.in_use([])
+    assert seen == {}
+    yield made
+    for pin in pins.all_pins(made.places):
+        pins.release(made.places, pin.run, pin.number)
+
+
+@pytest.fixture
+def pair(lab: Lab) -> Lab:
+    """A copy to be held, which would go first, and one that nobody holds."""
+    lab.copy("ml.held", last_used=None)
+    lab.copy("ml.other", last_used=1.0)
+    return lab
+
+
+def assert_held_stays(lab: Lab, why: str, **more: Any) -> None:
+    """Evict everything: the held copy stays whole where it is, the other one goes."""
+    before = (lab.at("ml.held") / "data" / "file").read_bytes()
+    result = lab.evict(**more)
+    assert lab.names() == ["ml.held"], result
+    assert (lab.at("ml.held") / "data" / "file").read_bytes() == before
+    assert why in result.kept["ml.held"]
+    assert lab.trash() == []
+    assert [one["copy"] for one in result.removed] == ["ml.other"]
+    assert "nothing can go" in result.blocked
+
+
+def take_pin(lab: Lab, **more: Any) -> pins.Pin:
+    return pins.take(
+        lab.places, lab.location, "ml.held", run="run-1", read_only=False, deadline=time.time() + 600, **more
+    )
+
+
+# -- What keeps a copy
+
+
+def test_without_use_everything_goes(pair: Lab) -> None:
+    result = pair.evict()
+    assert pair.names() == [] and pair.trash() == []
+    assert [one["copy"] for one in result.removed] == ["ml.held", "ml.other"]
+    assert result.blocked == ""
+    texts = [(event["object"], event["message"]) for event in events.read(pair.places)]
+    assert texts == [
+        (f"drive/ml/{name}", f"Copy removed from {HOST}: evicted: the machine's data location is over its limit")
+        for name in ("held", "other")
+    ]
+    assert not os.listdir(pair.places.copies_dir)
+
+
+def test_a_pin_keeps(pair: Lab) -> None:
+    take_pin(pair)
+    result = pair.evict()
+    assert pair.names() == ["ml.held"] and [one["copy"] for one in result.removed] == ["ml.other"]
+    assert "leased" in result.blocked
+
+
+def test_a_pin_without_its_record_keeps(pair: Lab) -> None:
+    pin = take_pin(pair)
+    os.unlink(pin.record_path(pair.places))
+    try:
+        assert_held_stays(pair, f"mounted at {pin.path(pair.places)}")
+    finally:
+        assert pins.release(pair.places, pin.run, pin.number)
+
+
+def test_a_pin_of_a_folder_inside_keeps(pair: Lab) -> None:
+    pin = take_pin(pair, sub_path="data")
+    os.unlink(pin.record_path(pair.places))
+    try:
+        assert_held_stays(pair, "mounted at")
+    finally:
+        assert pins.release(pair.places, pin.run, pin.number)
+
+
+def test_the_record_of_a_pin_keeps_even_unmounted(pair: Lab) -> None:
+    pin = take_pin(pair)
+    subprocess.run(["umount", pin.path(pair.places)], check=True)
+    assert pair.evict().kept == {} and pair.names() == ["ml.held"]
+
+
+def test_force_ignores_the_record_but_not_the_mount(pair: Lab) -> None:
+    pin = take_pin(pair)
+    pair.declare("ml.held", state="absent", force=True)
+    assert "mounted at" in pair.evict(0).kept["ml.held"]
+    subprocess.run(["umount", pin.path(pair.places)], check=True)
+    assert pair.evict(0).removed[0]["reason"] == "deleted"
+    assert pair.names() == ["ml.other"]
+    assert events.read(pair.places)[-1]["message"] == f"Copy removed from {HOST}: its drive was deleted"
+
+
+BIND_ELSEWHERE = """
+own_namespace()
+mount("none", "/mnt", "tmpfs", 0)
+os.mkdir("/mnt/here")
+mount(copy, "/mnt/here", "", 4096)
+ready()
+"""
+
+
+def test_bound_into_another_mount_namespace(pair: Lab) -> None:
+    with process(BIND_ELSEWHERE, str(pair.at("ml.held") / "data")):
+        assert_held_stays(pair, "mounted at /mnt/here in the mount namespace of process")
+
+
+def test_bound_in_a_namespace_pinned_by_a_mount(pair: Lab, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "--make-private", "none", private], check=True)
+    (private / "ns").touch()
+    try:
+        # Linux 6.18 takes some namespaces made on another processor for older ones, and refuses to pin them.
+        for _attempt in range(50):
+            with process(BIND_ELSEWHERE, str(pair.at("ml.held"))) as holder:
+                done = subprocess.run(["mount", "--bind", f"/proc/{holder.pid}/ns/mnt", private / "ns"], check=False)
+            if done.returncode == 0:
+                break
+        assert done.returncode == 0
+        try:
+            assert_held_stays(pair, f"mounted at /mnt/here in the mount namespace of {private}/ns in")
+        finally:
+            subprocess.run(["umount", private / "ns"], check=True)
+    finally:
+        subprocess.run(["umount", private], check=True)
+
+
+def test_bound_in_a_namespace_held_by_a_descriptor(pair: Lab) -> None:
+    with process(BIND_ELSEWHERE, str(pair.at("ml.held"))) as holder:
+        namespace = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY)
+    try:
+        assert_held_stays(pair, "mounted at /mnt/here in the mount namespace of process")
+    finally:
+        os.close(namespace)
+
+
+def test_the_directory_of_all_copies_bound_elsewhere(pair: Lab) -> None:
+    with process(BIND_ELSEWHERE, str(pair.path / "drives")):
+        result = pair.evict()
+    assert pair.names() == ["ml.held", "ml.other"]
+    assert "mounted at /mnt/here" in result.kept["ml.held"]
+
+
+def test_something_mounted_inside_it_in_another_namespace(pair: Lab) -> None:
+    code = 'own_namespace()\nmount("none", copy + "/data", "tmpfs", 0)\nready()'
+    with process(code, str(pair.at("ml.held"))):
+        assert_held_stays(pair, "tmpfs is mounted inside it")
+
+
+HOLDS = {
+    "working directory": ("os.chdir(copy + '/data'); ready()", "working directory"),
+    "root directory": ("os.chroot(copy); os.chdir('/'); os.chroot('/data'); ready()", "root directory"),
+    "open file": ("file = open(copy + '/data/file'); ready()", "holds"),
+    "open directory": ("fd = os.open(copy, os.O_RDONLY); ready()", "holds"),
+    "path descriptor": ("fd = os.open(copy + '/data', os.O_PATH); ready()", "holds"),
+    "file in a thread's own table": (
+        """
+def hold():
+    unshare(0x400)
+    globals()["fd"] = os.open(copy + "/data/file", os.O_RDONLY)
+    ready()
+thread = threading.Thread(target=hold)
+thread.start()
+thread.join()
+""",
+        "holds",
+    ),
+    "working directory of one thread": (
+        """
+def hold():
+    unshare(0x200)
+    os.chdir(copy)
+    ready()
+thread = threading.Thread(target=hold)
+thread.start()
+thread.join()
+""",
+        "working directory",
+    ),
+    "file of a thread that outlives the first": (
+        """
+def hold():
+    time.sleep(0.3)
+    fd = os.open(copy + "/data/file", os.O_RDONLY)
+    ready()
+threading.Thread(target=hold).start()
+libc.syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+""",
+        "holds",
+    ),
+    "in flight over a socket": (
+        """
+here, there = socket.socketpair()
+fd = os.open(copy + "/data/file", os.O_RDONLY)
+socket.send_fds(here, [b"x"], [fd])
+os.close(fd)
+ready()
+""",
+        "the kernel refuses a write lease",
+    ),
+    "mapped after close": (
+        """
+with open(copy + "/data/file", "rb") as file:
+    view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+os.close(os.open("/dev/null", os.O_RDONLY))
+ready()
+""",
+        "maps",
+    ),
+    "running program": (
+        """
+import shutil
+shutil.copy("/bin/sleep", copy + "/data/sleep")
+child = subprocess.Popen([copy + "/data/sleep", "600"], preexec_fn=lambda: libc.prctl(1, 9))
+ready()
+""",
+        "",
+    ),
+    "removed file that can be linked in again": (
+        """
+fd = os.open(copy + "/data/file2", os.O_RDWR | os.O_CREAT)
+os.unlink(copy + "/data/file2")
+ready()
+""",
+        "holds",
+    ),
+    "detached mount": (
+        """
+fd = check(libc.syscall(428, -100, (copy + "/data").encode(), 1 | 0o2000000))  # open_tree, OPEN_TREE_CLONE
+ready()
+""",
+        "holds",
+    ),
+    "a lease of somebody else's": (
+        """
+import fcntl, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+here, there = socket.socketpair()
+fd = os.open(copy + "/data/file", os.O_RDONLY)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+socket.send_fds(here, [b"x"], [fd])
+os.close(fd)
+ready()
+""",
+        "lease",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_what_a_process_holds_keeps(pair: Lab, name: str) -> None:
+    code, why = HOLDS[name]
+    with process(code, str(pair.at("ml.held"))):
+        assert_held_stays(pair, why)
+
+
+def test_a_working_directory_in_a_lazily_unmounted_mount(pair: Lab, tmp_path: Path) -> None:
+    point = tmp_path / "point"
+    point.mkdir()
+    subprocess.run(["mount", "--bind", pair.at("ml.held"), point], check=True)
+    with process("os.chdir(copy); ready()", str(point)):
+        subprocess.run(["umount", "--lazy", point], check=True)
+        assert_held_stays(pair, "working directory")
+
+
+def test_a_file_behind_a_loop_device(pair: Lab) -> None:
+    file = pair.at("ml.held") / "data" / "file"
+    done = subprocess.run(["losetup", "--find", "--show", file], check=True, capture_output=True, text=True)
+    try:
+        assert_held_stays(pair, "loop device")
+    finally:
+        subprocess.run(["losetup", "--detach", done.stdout.strip()], check=True)
+
+
+OVERLAY = """
+own_namespace()
+mount("none", "/mnt", "tmpfs", 0)
+for name in ("lower", "upper", "work", "at"):
+    os.mkdir("/mnt/" + name)
+for name in ("over", "overwork"):
+    os.makedirs(copy + "/" + name, exist_ok=True)
+os.chdir(copy)
+mount("overlay", "/mnt/at", "overlay", 0, sys.argv[2].format(copy=copy))
+os.chdir("/")
+ready()
+"""
+OVERLAYS = {
+    "lower": "lowerdir={copy}/data:/mnt/lower,upperdir=/mnt/upper,workdir=/mnt/work",
+    "upper": "lowerdir=/mnt/lower,upperdir={copy}/over,workdir={copy}/overwork",
+    "relative": "lowerdir=data:/mnt/lower,upperdir=/mnt/upper,workdir=/mnt/work",
+}
+
+
+@pytest.mark.parametrize("layers", OVERLAYS)
+def test_a_layer_of_an_overlay_in_another_namespace(pair: Lab, layers: str) -> None:
+    pair.at("ml.other").joinpath("data").rename(pair.at("ml.other") / "elsewhere")
+    with process(OVERLAY, str(pair.at("ml.held")), OVERLAYS[layers]):
+        assert_held_stays(pair, "overlay")
+
+
+def test_a_layer_of_an_overlay_by_another_name(pair: Lab, tmp_path: Path) -> None:
+    """Nothing in the options names the copy: only the identity of what they lead to tells."""
+    names = [tmp_path / name for name in ("alias", "upper", "work", "at")]
+    for name in names:
+        name.mkdir()
+    alias, upper, work, at = names
+    subprocess.run(["mount", "--bind", pair.at("ml.held"), alias], check=True)
+    options = f"lowerdir={alias}/data,upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, at], check=True)
+    try:
+        subprocess.run(["umount", alias], check=True)
+        # Now nothing leads there at all, so that it may be anywhere.
+        result = pair.evict()
+        assert pair.names() == ["ml.held", "ml.other"] and "cannot be found" in result.kept["ml.held"]
+        alias.rmdir()
+        alias.symlink_to(pair.at("ml.held"))
+        assert_held_stays(pair, "a layer of the overlay")
+    finally:
+        subprocess.run(["umount", at], check=True)
+
+
+def test_an_overlay_elsewhere_keeps_nothing(pair: Lab, tmp_path: Path) -> None:
+    for name in ("low:er", "upper", "work", "at"):
+        (tmp_path / name).mkdir()
+    options = f"lowerdir={tmp_path}/low\\:er,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, tmp_path / "at"], check=True)
+    try:
+        assert pair.evict().kept == {} and pair.names() == []
+    finally:
+        subprocess.run(["umount", tmp_path / "at"], check=True)
+
+
+@pytest.mark.parametrize("what", ["copy", "inside", "around"])
+def test_an_nfs_export(pair: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    table = tmp_path / "etab"
+    paths = {"copy": pair.at("ml.held"), "inside": pair.at("ml.held") / "data", "around": pair.path}
+    table.write_text(f"{paths[what]}\t10.0.0.2(rw,sync)\n/\t*(ro,v4root,fsid=0)\n")
+    monkeypatch.setattr(use_exports, "ALL_TABLE", str(table))
+    if what == "around":
+        assert "NFS export" in pair.evict().kept["ml.other"] and len(pair.names()) == 2
+    else:
+        assert_held_stays(pair, "NFS export")
+
+
+def test_an_export_table_that_cannot_be_read(pair: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(use_exports, "ALL_TABLE", str(tmp_path))
+    assert "could not be determined" in pair.evict().kept["ml.held"] and len(pair.names()) == 2
+
+
+def test_a_look_that_is_late(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(use, "exported", lambda: time.sleep(60))
+    look = use.in_use
+    monkeypatch.setattr(use, "in_use", lambda victims: look(victims, 0.2))
+    result = pair.evict()
+    assert len(pair.names()) == 2 and result.kept["ml.held"] == "in use: could not be determined: no answer within 0.2 s"
+
+
+def test_a_lock_that_is_held(pair: Lab) -> None:
+    with open(pair.path / ".stowage" / "locks" / "ml.held", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert_held_stays(pair, "its lock is held")
+
+
+def test_too_young(pair: Lab) -> None:
+    result = pair.evict(settings=replace(NOW, minimum_age_s=600))
+    assert len(pair.names()) == 2 and "it was made only now" in result.blocked
+
+
+def test_in_the_grace_after_boot(pair: Lab) -> None:
+    result = pair.evict(settings=replace(NOW, boot_grace_s=float("inf")))
+    assert len(pair.names()) == 2 and "the host was started only now" in result.blocked
+
+
+def test_being_filled(pair: Lab) -> None:
+    pair.declare("ml.held", fill={"template": {"image": "x"}})
+    result = pair.evict()
+    assert pair.names() == ["ml.held"] and "being filled" in result.blocked
+    (pair.at("ml.held") / ".astralyx-filled").touch()
+    pair.evict()
+    assert pair.names() == []
+
+
+def test_not_a_cache_not_declared_and_not_marked(lab: Lab) -> None:
+    lab.copy("ml.results", evictable=False)
+    lab.copy("ml.orphan")
+    lab.copy("ml.again")
+    del lab.drives["ml"]["orphan"], lab.drives["ml"]["again"]
+    lab.declare("ml.again")  # another drive of that name: the copy is not of this one
+    lab.declare("ml.foreign")
+    (lab.path / "drives" / "ml.foreign").mkdir()
+    (lab.path / "drives" / "ml.link").symlink_to("/etc")
+    lab.evict()
+    assert lab.names() == ["ml.again", "ml.foreign", "ml.link", "ml.orphan", "ml.results"]
+
+
+def test_a_deleted_drive_goes_without_a_trigger(pair: Lab) -> None:
+    pair.declare("ml.held", state="absent")
+    result = pair.evict(0)
+    assert pair.names() == ["ml.other"] and result.removed[0]["reason"] == "deleted"
+
+
+# -- The moments in between
+
+
+def at_step(wanted: str, name: str, action: Callable[[], None]) -> Callable[[str, str], None]:
+    def step(now: str, copy: str) -> None:
+        if (now, copy) == (wanted, name):
+            action()
+
+    return step
+
+
+def test_opened_between_the_look_and_the_move(pair: Lab) -> None:
+    opened = []
+    step = at_step("unused", "ml.held", lambda: opened.append(os.open(pair.at("ml.held") / "data", os.O_RDONLY)))
+    try:
+        assert_held_stays(pair, "holds", step=step)
+    finally:
+        os.close(opened[0])
+
+
+def test_opened_after_the_last_look(pair: Lab) -> None:
+    """Nobody can do that from outside; the write leases would still see it."""
+    opened = []
+
+    def action() -> None:
+        (aside,) = [name for name in pair.trash() if "ml.held" in name]
+        opened.append(os.open(pair.path / ".stowage-trash" / aside / "data" / "file", os.O_RDONLY))
+
+    try:
+        assert_held_stays(pair, "write lease", step=at_step("unused aside", "ml.held", action))
+    finally:
+        os.close(opened[0])
+
+
+def test_a_pin_cannot_come_in_between(pair: Lab) -> None:
+    """A lease waits for the copy's lock; once the copy is gone it says so instead of holding an empty directory."""
+    refused = []
+
+    def action() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("stowage_core.copies.LOCK_TIMEOUT_S", 0.1)
+            code = f"""
+import sys, time
+from stowage_core import copies, data_locations, pins
+from stowage_core.places import Places
+places = Places({pair.places.etc!r}, {pair.places.var!r}, {pair.places.run!r})
+location = data_locations.DataLocation.from_json({pair.location.to_json()!r})
+take = copies.take_lock
+copies.take_lock = lambda fd, name: take(fd, name, 0.2)
+pins.take(places, location, "ml.held", run="r", read_only=True, deadline=time.time() + 60)
+"""
+            done = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=False)
+            refused.append(done.stderr)
+
+    pair.evict(step=at_step("unused", "ml.held", action))
+    assert "held by another process" in refused[0]
+    assert pair.names() == []
+
+
+def test_a_new_copy_of_the_same_name_does_not_hide_the_old(pair: Lab) -> None:
+    """Whatever takes a copy's name while it is aside, neither is lost."""
+    opened = []
+
+    def action() -> None:
+        opened.append(os.open(pair.path / ".stowage-trash" / pair.trash()[0] / "data", os.O_RDONLY))
+        pair.at("ml.held").mkdir()
+
+    try:
+        result = pair.evict(step=at_step("aside", "ml.held", action))
+        assert "kept aside" in result.kept["ml.held"]
+        assert pair.names() == ["ml.held"] and len(pair.trash()) == 1
+        assert eviction.recover(pair.places, pair.location, empty=True).removed == []
+        assert len(pair.trash()) == 1, "in use, so it stays aside"
+    finally:
+        os.close(opened[0])
+    eviction.recover(pair.places, pair.location, empty=False)
+    assert len(pair.trash()) == 1, "nothing may be removed now"
+    eviction.recover(pair.places, pair.location, empty=True)
+    assert pair.trash() == [] and pair.names() == ["ml.held"]
+
+
+def test_what_is_no_copy_in_the_trash_stays(lab: Lab) -> None:
+    trash = lab.path / ".stowage-trash"
+    for part in ("pending", "condemned"):
+        (trash / part / "photos").mkdir()
+        (trash / part / "ml.x.full-1-2").mkdir()
+        (trash / part / "file").touch()
+        (trash / part / "ml.y.full-1-2").symlink_to("/etc")
+    before = lab.trash()
+    lab.evict()
+    assert lab.trash() == before
+
+
+# -- The right one, in the right order, and no more
+
+
+def test_oldest_first_and_not_one_more(lab: Lab) -> None:
+    for number, used in enumerate((400.0, None, 100.0, 300.0, 200.0, None)):
+        lab.copy(f"ml.c{number}", size=1 << 20, last_used=used)
+    result = lab.evict(3 << 20)
+    assert [one["copy"] for one in result.removed] == ["ml.c1", "ml.c5", "ml.c2"]
+    assert lab.names() == ["ml.c0", "ml.c3", "ml.c4"] and result.blocked == ""
+
+
+def test_one_in_use_makes_the_next_go(lab: Lab) -> None:
+    for number in range(4):
+        lab.copy(f"ml.c{number}", size=1 << 20, last_used=float(number))
+    with process("os.chdir(copy); ready()", str(lab.at("ml.c0"))):
+        result = lab.evict(3 << 20)
+    assert [one["copy"] for one in result.removed] == ["ml.c1"] and result.blocked == ""
+
+
+FILESYSTEMS = ["ext4", "xfs", "btrfs"]
+
+
+def fill(path: Path, leave: float) -> None:
+    """Fill the disk with what is no copy until only this fraction is free."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        with open(path / "ballast", "wb") as stream:
+            while True:
+                os.fsync(stream.fileno())
+                space = Space.of(fd)
+                more = int(space.avail - leave * space.usable)
+                if more < 4096:
+                    return
+                try:
+                    os.posix_fallocate(stream.fileno(), stream.seek(0, 2), min(more, 16 << 20))
+                except OSError:
+                    return
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("kind", FILESYSTEMS)
+def test_a_nearly_full_disk_comes_back(small_disk: Any, tmp_path: Path, kind: str) -> None:
+    disk = small_disk(kind, 1 << 30)
+    lab = Lab(disk.path, tmp_path)
+    size = 24 << 20
+    for number in range(20):
+        lab.copy(f"ml.c{number:02}", size=size, last_used=float(number))
+    os.sync()
+    fill(disk.path, 0.08)
+    root = os.open(lab.path, os.O_RDONLY)
+    try:
+        began = time.monotonic()
+        result = lab.evict(0)
+        assert time.monotonic() - began < 30
+        space = Space.of(root)
+        assert space.free_fraction >= 0.15 and result.blocked == ""
+        gone = [one["copy"] for one in result.removed]
+        assert gone == [f"ml.c{number:02}" for number in range(len(gone))]
+        assert (space.avail - size) / space.usable < 0.15, "one copy less would have done"
+        assert all(one["reason"] == "full" for one in result.removed)
+    finally:
+        os.close(root)
+
+
+@pytest.mark.parametrize("kind", FILESYSTEMS)
+def test_a_disk_that_is_full_to_the_last_byte(small_disk: Any, tmp_path: Path, kind: str) -> None:
+    disk = small_disk(kind)
+    lab = Lab(disk.path, tmp_path)
+    for number in range(8):
+        lab.copy(f"ml.c{number}", size=4 << 20, last_used=float(number))
+    fill(disk.path, 0.0)
+    for size in (1 << 20, 1 << 12, 1):
+        with open(disk.path / f"last{size}", "wb", buffering=0) as stream:
+            try:
+                while stream.write(b"x" * size):
+                    pass
+            except OSError:
+                pass
+    result = lab.evict(0)
+    assert result.removed and lab.trash() == []
+    assert result.removed[0]["copy"] == "ml.c0"
+
+
+def test_few_inodes_are_pressure_too(small_disk: Any, tmp_path: Path) -> None:
+    disk = small_disk("ext4")
+    lab = Lab(disk.path, tmp_path)
+    for number in range(4):
+        path = lab.copy(f"ml.c{number}", size=1, last_used=float(number))
+        for file in range(600):
+            (path / f"f{file}").touch()
+        record = lab.places.copies_dir + f"/ml.c{number}.json"
+        Path(record).write_text(Path(record).read_text().replace('"files": 3', '"files": 603'))
+    root = os.open(lab.path, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="No space"):
+            for file in range(10**6):
+                (disk.path / f"x{file}").touch()
+        for file in range(Space.of(root).files // 20):
+            (disk.path / f"x{file}").unlink()
+        result = lab.evict(0)
+        assert Space.of(root).files_free_fraction >= 0.15
+        assert [one["copy"] for one in result.removed] == ["ml.c0"]
+    finally:
+        os.close(root)
+
+
+def test_it_stops_when_removing_does_not_help(lab: Lab, disk: Path) -> None:
+    for number in range(3):
+        path = lab.copy(f"ml.c{number}", size=8 << 20, last_used=float(number))
+        os.link(path / "data" / "file", disk / f"link{number}")
+    result = lab.evict(20 << 20)
+    assert lab.names() == ["ml.c1", "ml.c2"] and result.blocked.startswith("stopped: ")
+
+
+# -- Another filesystem, or none
+
+
+def test_an_unmounted_data_location(small_disk: Any, tmp_path: Path) -> None:
+    disk = small_disk("ext4")
+    lab = Lab(disk.path, tmp_path)
+    lab.copy("ml.a")
+    disk.unmount()
+    with pytest.raises(data_locations.NotThere, match="not there"):
+        lab.evict()
+    (disk.path / "stowage" / "drives" / "ml.a").mkdir(parents=True)
+    with pytest.raises(data_locations.NotThere):
+        lab.evict()
+    assert (disk.path / "stowage" / "drives" / "ml.a").is_dir()
+    (disk.path / "stowage" / "drives" / "ml.a").rmdir()
+    (disk.path / "stowage" / "drives").rmdir()
+    (disk.path / "stowage").rmdir()
+    disk.mount()
+    assert lab.names() == ["ml.a"]
+    lab.evict()
+    assert lab.names() == []
+
+
+def test_another_filesystem_in_its_place(small_disk: Any, tmp_path: Path) -> None:
+    disk, other = small_disk("ext4"), small_disk("ext4")
+    lab = Lab(disk.path, tmp_path / "a")
+    lab.copy("ml.a")
+    stranger = Lab(other.path, tmp_path / "b")
+    stranger.copy("ml.a")
+    disk.unmount()
+    other.mount(at=disk.path)
+    with pytest.raises(data_locations.NotThere, match="is not mounted here"):
+        lab.evict()
+    assert stranger.names() == ["ml.a"]
+
+
+def test_a_missing_mark(pair: Lab) -> None:
+    os.removexattr(pair.path, "trusted.stowage.owner")
+    with pytest.raises(data_locations.NotThere, match="no owner mark"):
+        pair.evict()
+    with pytest.raises(data_locations.NotThere, match="no owner mark"):
+        eviction.recover(pair.places, pair.location, empty=True)
+    assert len(pair.names()) == 2
+
+
+def test_a_filesystem_mounted_over_it_meanwhile(pair: Lab) -> None:
+    """The round that has begun goes on with what it holds open; the next one finds that the location is gone."""
+    drives = pair.path / "drives"
+    subprocess.run(["mount", "-t", "tmpfs", "none", pair.path], check=True)
+    try:
+        with pytest.raises(data_locations.NotThere):
+            pair.evict()
+    finally:
+        subprocess.run(["umount", pair.path], check=True)
+    assert sorted(os.listdir(drives)) == ["ml.held", "ml.other"]
+
+
+def test_the_disk_can_be_unmounted_afterwards(small_disk: Any, tmp_path: Path) -> None:
+    disk = small_disk("ext4")
+    lab = Lab(disk.path, tmp_path)
+    lab.copy("ml.a")
+    lab.evict()
+    disk.unmount()
+    disk.mount()
+
+
+def test_an_unreadable_pin_stops_everything(pair: Lab) -> None:
+    pin = take_pin(pair)
+    Path(pin.record_path(pair.places)).write_text("{")
+    with pytest.raises(eviction.StowageError, match="not valid JSON"):
+        pair.evict()
+    assert len(pair.names()) == 2
+    Path(pin.record_path(pair.places)).unlink()
+    assert pins.release(pair.places, pin.run, pin.number)
+
+
+def test_events_that_cannot_be_recorded_do_not_block(pair: Lab) -> None:
+    os.makedirs(pair.places.events)
+    said: list[Any] = []
+    pair.evict(report=said.append)
+    assert pair.names() == [] and any(one.get("step") == "not recorded" for one in said)
+
+
+def test_defaults_are_those_of_the_specification() -> None:
+    assert Settings() == Settings(0.10, 0.15, 600, 600)
+    assert EVERYTHING == 1
