@@ -1,0 +1,95 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a measurement in the background takes from neighbors that keep every core busy."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import statistics
+import struct
+import time
+
+from run import Bench
+from trees import make_tree
+
+from stowage_core.measure import Measurement, measure_in_child
+from stowage_core.pace import Pace
+
+_SECONDS = 3.0
+
+
+def run(bench: Bench) -> None:
+    tree = bench.scratch / "tree"
+    make_tree(tree, 200 if bench.quick else 1000, 100)
+    for what, own_session in (("same session", False), ("sessions of their own", True)):
+        losses = []
+        with Neighbors(own_session) as neighbors:
+            for number in range(2 * bench.rounds):
+                # The order changes, so that a drift of the machine counts for neither.
+                rates = {}
+                for measuring in (number % 2 == 0, number % 2 == 1):
+                    rates[measuring] = neighbors.rate_while_measuring(tree) if measuring else neighbors.rate()
+                losses.append(1 - rates[True] / rates[False])
+        bench.figure(f"neighbors' loss, {what}", 100 * statistics.median(losses), "%", 5)
+
+
+class Neighbors:
+    """A busy process for each core, which counts its rounds in shared memory."""
+
+    def __init__(self, own_session: bool) -> None:
+        self._own_session = own_session
+        self._cores = os.cpu_count() or 1
+        self._counts = mmap.mmap(-1, 8 * self._cores)
+        self._pids: list[int] = []
+
+    def __enter__(self) -> Neighbors:
+        for number in range(self._cores):
+            pid = os.fork()
+            if not pid:
+                if self._own_session:
+                    os.setsid()
+                self._be_busy(8 * number)
+            self._pids.append(pid)
+        time.sleep(0.5)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for pid in self._pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _be_busy(self, offset: int) -> None:
+        rounds = 0
+        while True:
+            for _number in range(1000):
+                pass
+            rounds += 1
+            struct.pack_into("=Q", self._counts, offset, rounds)
+
+    def _rounds(self) -> int:
+        return sum(struct.unpack(f"={self._cores}Q", self._counts))
+
+    def rate(self) -> float:
+        before, start = self._rounds(), time.perf_counter()
+        time.sleep(_SECONDS)
+        return (self._rounds() - before) / (time.perf_counter() - start)
+
+    def rate_while_measuring(self, tree: os.PathLike[str]) -> float:
+        fd = os.open(tree, os.O_RDONLY)
+        before, start = self._rounds(), time.perf_counter()
+        measurement: Measurement | None = None
+        while time.perf_counter() - start < _SECONDS:
+            if measurement is None:
+                measurement = measure_in_child(fd, pace=Pace())
+            time.sleep(0.02)
+            if measurement.finished():
+                measurement = None
+        rate = (self._rounds() - before) / (time.perf_counter() - start)
+        if measurement is not None:
+            measurement.kill()
+            while not measurement.finished():
+                time.sleep(0.01)
+        os.close(fd)
+        return rate
