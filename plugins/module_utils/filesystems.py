@@ -26,8 +26,8 @@ from .sizes import Space
 from .syscalls import filesystem_uuid
 
 SHARED = "shared"
-DEADLINE = 0.25
-"""Seconds that all shared filesystems together have to answer."""
+DEADLINE = 1.0
+"""Seconds that all shared filesystems together have to answer. A busy server may well take half of one."""
 
 _SYSTEM_POINTS = ("/", "/boot", "/boot/efi", "/efi", "/usr", "/var")
 _BOOT_POINTS = ("/boot", "/boot/efi", "/efi")

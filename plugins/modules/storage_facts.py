@@ -44,7 +44,7 @@ attributes:
 notes:
   - Run it as root. Other users cannot read owner marks and the data location, and are told so by a warning.
   - A shared filesystem whose servers are gone blocks whoever asks it. It is asked in a process of its own that is given
-    up after a quarter of a second, and reported with RV(ansible_facts.stowage_storage.filesystems[].answers=false).
+    up after a second, and reported with RV(ansible_facts.stowage_storage.filesystems[].answers=false).
   - What cannot be read is reported in RV(ansible_facts.stowage_storage.problems) and as a warning. It never makes the
     module fail, because then a host could not be looked at when that matters.
 seealso:

@@ -25,7 +25,9 @@ def module(name: str, **arguments: object) -> float:
     environment = {**os.environ, "PYTHONPATH": str(BUILD / "collections")}
     given = json.dumps({"ANSIBLE_MODULE_ARGS": arguments})
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", name], input=given, env=environment, check=True, text=True, stdout=-3)
+    subprocess.run(
+        [sys.executable, "-m", name], input=given, env=environment, check=True, text=True, stdout=subprocess.DEVNULL
+    )
     return time.perf_counter() - start
 
 

@@ -136,7 +136,7 @@ def test_a_mount_that_hangs_is_reported_in_time(hung: str, tmp_path: Path) -> No
     for _ in range(2):  # a second run must not add a second stuck process
         start = time.monotonic()
         found = facts.gather(places, {})
-        assert time.monotonic() - start < 0.5
+        assert time.monotonic() - start < 3
         (one,) = [each for each in found["filesystems"] if each["mount"] == hung]
         assert (one["shared"], one["answers"], one["error"]) == (True, False, "does not answer")
         assert one["size_bytes"] is None
