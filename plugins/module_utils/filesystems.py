@@ -129,7 +129,7 @@ def _local(group: Sequence[Mount], mounts: Sequence[Mount], disks: Disks, sys: s
         points=tuple(each.point for each in group),
         kind=_kind(devices, disks),
         devices=tuple(devices),
-        disks=at_the_bottom(devices, disks, mounts) or frozenset((f"{mount.fstype} {mount.source.split('/')[0]}",)),
+        disks=at_the_bottom(devices, disks, mounts) or frozenset((_stand_in(mount),)),
         uuid=uuid,
         answer=answer,
         folder=_folder(mount, mounts),
@@ -215,6 +215,12 @@ def _devices(mount: Mount, uuid: str | None, disks: Disks, sys: str) -> list[str
             return sorted(members)
     named = (disks.of_path(path) for path in mount.source.split(":"))
     return [each.name for each in named if each is not None]
+
+
+def _stand_in(mount: Mount) -> str:
+    """Return a name for the disks of a filesystem that sysfs does not tell them of: its pool, or its source."""
+    pool = mount.source if mount.source.startswith("/") else mount.source.split("/")[0]
+    return f"{mount.fstype} {pool}"
 
 
 def _btrfs_members(uuid: str, sys: str) -> set[str]:

@@ -111,6 +111,7 @@ def test_a_btrfs_over_several_disks_is_an_array(
         ("btrfs", "/dev/nvme0n1", NVME, {"nvme0n1"}),  # the kernel does not list its members: by what was mounted
         ("bcachefs", "/dev/nvme0n1:/dev/sdb", RAID, {"nvme0n1", "sdb"}),
         ("zfs", "tank/data", UNKNOWN, {"zfs tank"}),
+        ("xfs", "/dev/hidden", UNKNOWN, {"xfs /dev/hidden"}),
     ],
 )
 def test_filesystems_with_device_numbers_of_their_own(
