@@ -404,8 +404,8 @@ _ROOTS = Ownership("root", "root", 0o755, 0, 0)
 
 def check_will_have_access(users: Sequence[User], name: str, place: Place, wanted: Ownership) -> None:
     """Refuse a directory that is still to be made when its users would not be able to use it."""
-    if _has_default_access_list(place.existing):
-        return  # the new directory inherits it: only the kernel knows, once it is there
+    if wanted.uid is None or wanted.gid is None or _has_default_access_list(place.existing):
+        return  # only the kernel will know, once the directory is there and has inherited the access list
     for user in users:
         if user.uid == wanted.uid:
             granted = wanted.mode >> 6
