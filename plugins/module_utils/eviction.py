@@ -39,6 +39,7 @@ BATCH = 64
 FILLED = b".astralyx-filled"
 _NOTICEABLE = 1 << 20
 _ALIVE_S = 1.0
+_SETTLE_S = 1.0
 
 Report = Callable[[Mapping[str, Any]], None]
 """Takes each thing that happens: ``step``, ``copy``, and what belongs to it. An empty one says that work goes on."""
@@ -248,6 +249,7 @@ class _Eviction:
         # How much the copies of deleted drives free may not be known: nothing is evicted before they are gone.
         deleted = [victim for victim in now.victims if victim.reason == DELETED]
         chosen = (deleted or list(now.victims))[:BATCH]
+        syncfs(parts.root)  # what is not written yet has no blocks to become free
         before = Space.of(parts.root)
         with ExitStack() as stack:
             held = self._lock(parts, chosen, stack)
@@ -396,12 +398,11 @@ class _Eviction:
 
     def _check_freed(self, parts: _Parts, before: Space, held: Sequence[_Held], now: Plan) -> None:
         """Stop when removing does not help: something else holds the space, and more would be lost for nothing."""
-        syncfs(parts.root)
-        after = Space.of(parts.root)
-        freed, freed_files = after.free - before.free, after.files_free - before.files_free
-        self.result.freed_bytes += freed
         planned = sum(one.victim.allocated for one in held)
         planned_files = sum(one.victim.files for one in held)
+        after = _settled(parts.root, before.free + planned)
+        freed, freed_files = after.free - before.free, after.files_free - before.files_free
+        self.result.freed_bytes += freed
         self.say("freed", "", bytes=freed, planned=planned, files=freed_files, planned_files=planned_files)
         if now.wanted_bytes and freed < planned / 2 - _NOTICEABLE:
             self.result.blocked = (
@@ -416,11 +417,10 @@ class _Eviction:
 
     def recover(self, empty: bool) -> None:
         with _opened(self._location) as parts:
-            for entry in sorted(os.listdir(parts.pending)):
-                self._recover(parts, os.fsencode(entry), empty)
-            if empty:
-                for entry in sorted(os.listdir(parts.condemned)):
-                    self._finish(parts, os.fsencode(entry))
+            for entry in _names(parts.root, PENDING):
+                self._recover(parts, entry, empty)
+            for entry in _names(parts.root, CONDEMNED) if empty else ():
+                self._finish(parts, entry)
 
     def _recover(self, parts: _Parts, entry: bytes, empty: bool) -> None:
         """Put one copy back. One whose name is taken now goes when it is proven unused, and waits otherwise."""
@@ -479,6 +479,25 @@ class _Eviction:
             return False
         self.say("put back", name)
         return True
+
+
+def _names(root: int, part: bytes) -> list[bytes]:
+    """Return what lies in a part of the data location now: btrfs lists only what was there when it was opened."""
+    with copies.opened(root, part) as fd:
+        return sorted(os.fsencode(name) for name in os.listdir(fd))
+
+
+def _settled(fd: int, expected: int) -> Space:
+    """Return the space once what was removed is free: XFS and btrfs go on freeing after the last unlink."""
+    syncfs(fd)
+    space = Space.of(fd)
+    grown = time.monotonic()
+    while space.free < expected and time.monotonic() - grown < _SETTLE_S:
+        time.sleep(0.05)
+        before, space = space, Space.of(fd)
+        if space.free > before.free:
+            grown = time.monotonic()
+    return space
 
 
 def _evidence(parts: _Parts, held: Sequence[_Held]) -> dict[str, list[str]]:

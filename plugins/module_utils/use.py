@@ -130,7 +130,8 @@ def _held_inside(victim: Victim, held: Held, overlays: Sequence[Overlay]) -> Ite
             for path in layer:
                 relative.setdefault(path.split("/", 1)[0], []).append((path, overlay))
     problems: list[Problem] = []
-    walk = Walk(victim.fd, problems.append)
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    walk = Walk(open_beneath(victim.fd, b"."), problems.append)
     for directory in walk:
         yield from _matches(held, directory.status)
         if relative:

@@ -13,6 +13,7 @@ import fcntl
 import os
 import stat
 
+from .syscalls import open_beneath
 from .use_child import NoAnswerError, answer_of
 from .walk import Problem, Walk
 
@@ -33,7 +34,8 @@ def open_file(root_fd: int, deadline_s: float = DEADLINE_S) -> str:
 
 def _first_refusal(root_fd: int) -> str:
     problems: list[Problem] = []
-    walk = Walk(root_fd, problems.append)
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    walk = Walk(open_beneath(root_fd, b"."), problems.append)
     for directory in walk:
         for entry in directory.files():
             if entry.is_file(follow_symlinks=False):
