@@ -11,19 +11,20 @@ LINKS := .build/collections/ansible_collections/stowage/host .build/types/stowag
 
 .PHONY: help
 help: ## List the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: test
 test: venv ## Every gate, then one line: N passed, N failed
-	@$(PYTHON) tests/gates/run.py lint unit sanity importer molecule
+	@$(PYTHON) tests/gates/run.py lint unit python39 sanity importer molecule
 
-.PHONY: lint unit sanity importer molecule
+.PHONY: lint unit python39 sanity importer molecule
 lint: venv ## Style, types, ansible-lint, changelog, and the tree's own rules
 unit: venv ## Unit tests, in seconds
+python39: venv ## Unit tests with the oldest Python of a host
 sanity: venv ## ansible-test sanity on the oldest and the newest core
 importer: venv ## What Ansible Galaxy checks when it imports the collection
 molecule: venv ## Every molecule scenario, on real hosts
-lint unit sanity importer molecule:
+lint unit python39 sanity importer molecule:
 	@$(PYTHON) tests/gates/run.py $@
 
 .PHONY: venv

@@ -93,11 +93,16 @@ def molecule() -> Iterator[Check]:
         yield Check(scenario, ["molecule", "test", "--scenario-name", scenario], cleanup=destroy)
 
 
+def python39() -> Iterator[Check]:
+    command = pytest("oldest-python", "tests/unit", "--ignore=tests/unit/test_tree.py").command[3:]
+    yield Check("oldest-python", [PYTHON, "tests/gates/oldest_python.py", *command], is_test=False)
+
+
 def importer() -> Iterator[Check]:
     yield Check("galaxy-importer", ["tests/gates/importer.sh"])
 
 
-GATES = {"lint": lint, "unit": unit, "sanity": sanity, "importer": importer, "molecule": molecule}
+GATES = {"lint": lint, "unit": unit, "python39": python39, "sanity": sanity, "importer": importer, "molecule": molecule}
 
 
 def last_line(log: Path) -> str:
