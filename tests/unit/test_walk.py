@@ -211,9 +211,7 @@ def test_what_cannot_be_opened_is_reported(
     assert problems == [Problem("a/b", what, missing)]
 
 
-def test_large_directories_are_read_in_the_order_of_inodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_directories_are_read_in_the_order_of_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         (tmp_path / f"{number * 7919 % 101:03d}").touch()
     monkeypatch.setattr(walk_file, "_LARGE_DIRECTORY", 0)
