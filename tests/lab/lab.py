@@ -51,10 +51,28 @@ NEEDED = {  # program -> Debian package, on the machine that runs the lab
     "losetup": "mount",
     "unshare": "util-linux",
 }
-PACKAGES = (
-    "acl attr btrfs-progs dbus e2fsprogs iproute2 openssh-server procps python3 python3-prometheus-client python3-psutil "
-    "python3-pyroute2 python3-pytest strace sudo systemd systemd-sysv udev util-linux xfsprogs"
-).split()
+PACKAGES = [
+    "acl",
+    "attr",
+    "btrfs-progs",
+    "dbus",
+    "e2fsprogs",
+    "iproute2",
+    "openssh-server",
+    "procps",
+    "python3",
+    "python3-prometheus-client",
+    "python3-psutil",
+    "python3-pyroute2",
+    "python3-pytest",
+    "strace",
+    "sudo",
+    "systemd",
+    "systemd-sysv",
+    "udev",
+    "util-linux",
+    "xfsprogs",
+]
 SUITES = {"bookworm": [*PACKAGES, "prometheus"], "trixie": PACKAGES}
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/javascript/*")
 ROOT_SIZE = 4 << 30
@@ -62,8 +80,8 @@ ROOT_SIZE = 4 << 30
 MKFS = {"ext4": ["mkfs.ext4", "-q"], "xfs": ["mkfs.xfs", "-q", "-f"], "btrfs": ["mkfs.btrfs", "-q", "-f"]}
 LOOP_NODES = 128
 # Units that would reach out of the machine, or wait for a terminal.
-MASKED = "console-getty.service sys-kernel-debug.mount sys-kernel-tracing.mount dev-hugepages.mount".split()
-DISABLED = "prometheus.service apt-daily.timer apt-daily-upgrade.timer fstrim.timer e2scrub_all.timer".split()
+MASKED = ["console-getty.service", "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "dev-hugepages.mount"]
+DISABLED = ["prometheus.service", "apt-daily.timer", "apt-daily-upgrade.timer", "fstrim.timer", "e2scrub_all.timer"]
 
 
 class LabError(Exception):
@@ -106,7 +124,9 @@ def cgroups() -> Path:
         before, after = line.split(" - ", 1)
         if after.startswith("cgroup2 "):
             return Path(before.split()[4])
-    raise LabError("the throwaway hosts need control groups v2, and none are mounted: boot with systemd.unified_cgroup_hierarchy")
+    raise LabError(
+        "the throwaway hosts need control groups v2: mount them, or boot with systemd.unified_cgroup_hierarchy"
+    )
 
 
 def mirror() -> str:
@@ -284,8 +304,8 @@ def prepare_host(lab: Lab, host: Host, hosts: list[Host], disks: list[str], size
         run(*MKFS[fstype], image)
         # Attached here and mounted only inside: the host can truly unmount it, and put another filesystem on it.
         device = run("losetup", "--find", "--show", image).strip()
-        unit = f"[Mount]\nWhat={device}\nWhere=/mnt/nvme{number}\nType={fstype}\n\n[Install]\nWantedBy=local-fs.target\n"
-        write(units / f"mnt-nvme{number}.mount", f"[Unit]\nDescription=Disk nvme{number} of the lab\n\n{unit}")
+        unit = f"[Mount]\nWhat={device}\nWhere=/mnt/nvme{number}\nType={fstype}\n"
+        write(units / f"mnt-nvme{number}.mount", f"{unit}\n[Install]\nWantedBy=local-fs.target\n")
         wants = units / "local-fs.target.wants"
         wants.mkdir(exist_ok=True)
         (wants / f"mnt-nvme{number}.mount").symlink_to(f"../mnt-nvme{number}.mount")
@@ -315,7 +335,8 @@ def start_host(lab: Lab, host: Host) -> None:
     """Start the machine in a mount namespace and a control group of its own: with its processes, all of it goes."""
     home, cgroup = lab.home / host.name, lab.cgroup(host.name)
     cgroup.mkdir()
-    nspawn = [
+    command = [
+        *("unshare", "--mount", "--propagation", "private", "sh", "-ec", START, "sh", str(cgroup), str(home)),
         *("systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--console=read-only"),
         *(f"--directory={home / 'root'}", f"--machine={lab.machine(host.name)}", f"--network-bridge={lab.bridge}"),
         # As free as a real host's root, save for what reaches the machine outside: modules, ports, the clock.
@@ -324,7 +345,7 @@ def start_host(lab: Lab, host: Host) -> None:
     environment = {"PATH": os.environ["PATH"], "SYSTEMD_SECCOMP": "0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
     with open(home / "console.log", "wb") as log:
         subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-ec", START, "sh", str(cgroup), str(home), *nspawn],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -490,20 +511,22 @@ def shell(lab: Lab, name: str, command: list[str]) -> None:
     os.execvp("ssh", [*lab.ssh(host), *command])
 
 
-def ansible(*command: str) -> None:
-    done = subprocess.run(command, cwd=REPOSITORY, check=False)
-    if done.returncode:
-        raise LabError(f"{command[0]} {command[1]} failed, see above")
-
-
 def site(lab: Lab, own_inventory: str | None) -> None:
     if own_inventory:
         sources = ["-i", own_inventory]
     else:
         up(lab, host_names("2"), ["ext4", "xfs"], "1G")
         sources = ["-i", str(REPOSITORY / "tests/lab/site/inventory.yml"), "-i", str(lab.home / "inventory.yml")]
-    ansible("ansible-playbook", "stowage.host.site", *sources)
-    ansible("ansible-playbook", str(REPOSITORY / "tests/lab/site/show.yml"), *sources)
+    if subprocess.run(["ansible-playbook", "stowage.host.site", *sources], check=False).returncode:
+        raise LabError("the rollout failed, see above; a second run goes on where it stopped")
+    LABS.mkdir(parents=True, exist_ok=True)
+    report = LABS / f"{lab.name}.txt"
+    show = ["ansible-playbook", str(REPOSITORY / "tests/lab/site/show.yml"), *sources, "-e", f"show_report={report}"]
+    done = subprocess.run(show, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        print(done.stdout)
+        raise LabError("the hosts do not show their status, see above")
+    print(report.read_text())
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
