@@ -227,9 +227,10 @@ def main() -> int:
             if counts.failed:
                 failed.append(f"{gate}/{check.name}")
     minutes, seconds = divmod(int(time.monotonic() - started), 60)
-    show(f"\n{minutes} min {seconds} s" + (f", failed: {', '.join(failed)}" if failed else ""))
+    show("")
+    show(f"{minutes} min {seconds} s" + (f", failed: {', '.join(failed)}" if failed else ""))
     # The closing line, alone on its line; other programs read it.
-    show(f"{total.passed} passed, {total.failed} failed")
+    print(f"{total.passed} passed, {total.failed} failed", flush=True)
     return 1 if total.failed else 0
 
 
