@@ -125,7 +125,7 @@ def cgroups() -> Path:
         if after.startswith("cgroup2 "):
             return Path(before.split()[4])
     raise LabError(
-        "the throwaway hosts need control groups v2: mount them, or boot with systemd.unified_cgroup_hierarchy"
+        "the throwaway hosts need control groups v2: boot this machine with systemd.unified_cgroup_hierarchy"
     )
 
 
