@@ -26,7 +26,7 @@ from . import mounts as mount_table
 from .copies import CopyRecord
 from .data_locations import CONDEMNED, DRIVES, LOCKS, PENDING, DataLocation
 from .drives import split_copy_name
-from .emptying import Emptied, remove
+from .emptying import remove
 from .errors import Refusal, StowageError, printable
 from .eviction_plan import DELETED, REASONS, Plan, Settings, Victim, assess, plan
 from .locks import try_lock
@@ -371,17 +371,13 @@ class _Eviction:
             self.say("not recorded", name)
 
     def _empty(self, parts: _Parts, entry: bytes, victim: Victim) -> None:
-        emptied = self._remove(parts, entry, victim.name)
-        if emptied is not None:
-            self.result.removed.append(
-                {"copy": victim.name, "reason": victim.reason, "allocated": victim.allocated, "emptied": emptied.bytes}
-            )
-            self.say("emptied", victim.name, reason=victim.reason, allocated=victim.allocated)
+        self._remove(parts, entry, victim.name, reason=victim.reason, allocated=victim.allocated)
+        self.result.removed.append({"copy": victim.name, "reason": victim.reason, "allocated": victim.allocated})
 
-    def _remove(self, parts: _Parts, entry: bytes, name: str) -> Emptied | None:
+    def _remove(self, parts: _Parts, entry: bytes, name: str, **figures: Any) -> None:
         said = time.monotonic()
 
-        def alive(_files: int, _size: int) -> None:
+        def alive(*_done: int) -> None:
             nonlocal said
             if time.monotonic() - said >= _ALIVE_S:
                 said = time.monotonic()
@@ -391,10 +387,11 @@ class _Eviction:
         try:
             emptied = remove(parts.condemned, entry, rate=self._rate, progress=alive)
         except FileNotFoundError:
-            return None  # another process that recovers has emptied it
+            return  # another process that recovers has emptied it
         if emptied.left:
             self.say("left", name, why=emptied.left[0], left=len(emptied.left))
-        return emptied
+        else:
+            self.say("emptied", name, **figures)
 
     def _check_freed(self, parts: _Parts, before: Space, held: Sequence[_Held], now: Plan) -> None:
         """Stop when removing does not help: something else holds the space, and more would be lost for nothing."""
@@ -456,8 +453,7 @@ class _Eviction:
         known = (event.get("entry") for event in events.read(self._places, 0))
         if os.fsdecode(entry) not in known:
             self._record(parts, entry, name, reason)
-        if self._remove(parts, entry, name) is not None:
-            self.say("emptied", name, reason=reason)
+        self._remove(parts, entry, name, reason=reason)
 
     def _own(self, dir_fd: int, entry: bytes, name: str, stack: ExitStack) -> int | None:
         """Open what lies in the trash when it is a copy of this host, and nothing that anybody else has put there."""

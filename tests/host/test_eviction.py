@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from copies_lab import EVERYTHING, HOST, NOW, Lab, process
+
 from stowage_core import data_locations, events, eviction, pins, use, use_exports
 from stowage_core.eviction_plan import Settings
 from stowage_core.sizes import Space
@@ -377,7 +378,9 @@ def test_a_look_that_is_late(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None
     look = use.in_use
     monkeypatch.setattr(use, "in_use", lambda victims: look(victims, 0.2))
     result = pair.evict()
-    assert len(pair.names()) == 2 and result.kept["ml.held"] == "in use: could not be determined: no answer within 0.2 s"
+    assert (
+        len(pair.names()) == 2 and result.kept["ml.held"] == "in use: could not be determined: no answer within 0.2 s"
+    )
 
 
 def test_a_lock_that_is_held(pair: Lab) -> None:

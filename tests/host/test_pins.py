@@ -1,0 +1,205 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pins on real mounts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copies_lab import Lab, process
+
+from stowage_core import copies, mounts, pins
+from stowage_core.errors import Refusal, StowageError
+
+
+@pytest.fixture
+def lab(disk: Path, tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(disk, tmp_path)
+    made.copy("ml.a")
+    yield made
+    for pin in pins.all_pins(made.places):
+        pins.release(made.places, pin.run, pin.number)
+
+
+def take(lab: Lab, **changes: Any) -> pins.Pin:
+    values = {
+        "sub_path": "",
+        "run": "run-1",
+        "worker": "w0",
+        "read_only": False,
+        "deadline": time.time() + 60,
+        **changes,
+    }
+    return pins.take(lab.places, lab.location, values.pop("copy", "ml.a"), **values)
+
+
+def mount_of(lab: Lab, pin: pins.Pin) -> mounts.Mount:
+    (found,) = [mount for mount in mounts.read() if mount.point == pin.path(lab.places)]
+    return found
+
+
+def test_a_pin_is_a_mount_without_set_id_and_devices(lab: Lab) -> None:
+    pin = take(lab)
+    assert {"nosuid", "nodev"} <= set(mount_of(lab, pin).options) and not mount_of(lab, pin).read_only
+    (Path(pin.path(lab.places)) / "new").touch()
+    assert (lab.at("ml.a") / "new").exists()
+    assert os.stat(lab.places.pins_dir).st_mode & 0o777 == 0o711
+    assert os.stat(pin.record_path(lab.places)).st_mode & 0o777 == 0o600
+
+
+def test_read_only_and_a_folder_inside(lab: Lab) -> None:
+    pin = take(lab, read_only=True, sub_path="data")
+    assert os.listdir(pin.path(lab.places)) == ["file"]
+    with pytest.raises(OSError, match="Read-only"):
+        (Path(pin.path(lab.places)) / "new").touch()
+
+
+def test_the_same_again_is_the_same_pin(lab: Lab) -> None:
+    first = take(lab)
+    again = take(lab, deadline=first.deadline + 60)
+    assert (again.number, again.deadline) == (first.number, first.deadline + 60)
+    assert take(lab, worker="w1").number == 2
+    assert take(lab, read_only=True).number == 3
+    assert [pin.number for pin in pins.all_pins(lab.places)] == [1, 2, 3]
+    assert len([mount for mount in mounts.read() if lab.places.pins_dir in mount.point]) == 3
+
+
+def test_a_pin_whose_mount_is_gone_is_mounted_again(lab: Lab) -> None:
+    pin = take(lab)
+    subprocess.run(["umount", pin.path(lab.places)], check=True)
+    assert take(lab).number == pin.number
+    mount_of(lab, pin)
+
+
+def test_it_follows_a_rename_and_no_symlink(lab: Lab) -> None:
+    pin = take(lab, sub_path="data")
+    (lab.at("ml.a") / "data").rename(lab.at("ml.a") / "moved")
+    (lab.at("ml.a") / "data").symlink_to("/etc")
+    assert os.listdir(pin.path(lab.places)) == ["file"]
+    with pytest.raises(Refusal, match="not there as a plain directory"):
+        take(lab, sub_path="data", run="run-2")
+    with pytest.raises(Refusal, match="not there as a plain directory"):
+        take(lab, sub_path="../ml.a", run="run-2")
+    assert not os.path.exists(os.path.join(lab.places.pins_dir, "run-2"))
+
+
+@pytest.mark.parametrize("run", ["", ".", "..", "a/b", "x" * 256, "a\nb"])
+def test_names_of_runs_are_checked(lab: Lab, run: str) -> None:
+    with pytest.raises(Refusal, match="a run's name"):
+        take(lab, run=run)
+    with pytest.raises(Refusal, match="a run's name"):
+        pins.release(lab.places, run, 1)
+
+
+def test_what_is_no_copy_of_this_host(lab: Lab) -> None:
+    (lab.path / "drives" / "ml.foreign").mkdir()
+    for name in ("ml.foreign", "ml.none"):
+        with pytest.raises(Refusal):
+            take(lab, copy=name)
+    assert pins.all_pins(lab.places) == []
+
+
+def test_release(lab: Lab) -> None:
+    pin = take(lab)
+    with process("os.chdir(copy); ready()", pin.path(lab.places)):
+        with pytest.raises(Refusal, match="something still uses it, so it stays"):
+            pins.release(lab.places, pin.run, pin.number)
+        assert pins.all_pins(lab.places) == [pin]
+        mount_of(lab, pin)
+    assert pins.release(lab.places, pin.run, pin.number)
+    assert not pins.release(lab.places, pin.run, pin.number)
+    assert os.listdir(lab.places.pins_dir) == []
+    assert (lab.at("ml.a") / "data" / "file").exists()
+
+
+def test_release_never_deletes_what_lies_under_a_missing_mount(lab: Lab) -> None:
+    pin = take(lab)
+    subprocess.run(["umount", pin.path(lab.places)], check=True)
+    stray = Path(pin.path(lab.places)) / "results"
+    stray.touch()
+    with pytest.raises(OSError, match="not empty"):
+        pins.release(lab.places, pin.run, pin.number)
+    stray.unlink()
+
+
+def test_a_reservation_becomes_a_lease(lab: Lab) -> None:
+    pin = take(lab)
+    assert pins.stale(pin) == "" and pins.stale(pin, pin.deadline + 1) == "its reservation has ended"
+    with process("ready()") as worker:
+        leased = pins.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
+        assert leased.state == "leased" and pins.stale(leased, pin.deadline + 1) == ""
+        assert pins.all_pins(lab.places) == [leased]
+    assert pins.stale(leased) == "its process has ended"
+    with pytest.raises(Refusal, match="no process"):
+        pins.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
+    with pytest.raises(Refusal, match="no cgroup"):
+        pins.confirm(lab.places, pin.run, pin.number, cgroup="/no/such")
+    with pytest.raises(Refusal, match="name one of the two"):
+        pins.confirm(lab.places, pin.run, pin.number)
+    with pytest.raises(Refusal, match="no such pin"):
+        pins.confirm(lab.places, pin.run, 9, pid=os.getpid())
+
+
+def test_taking_records_the_use(lab: Lab) -> None:
+    take(lab)
+    record = copies.load_record(lab.places, "ml.a")
+    assert record is not None and record.last_used is not None and time.time() - record.last_used < 60
+    assert record.files == 3, "figures stay"
+
+
+def test_nothing_is_pinned_in_a_location_that_is_not_there(lab: Lab) -> None:
+    os.removexattr(lab.path, "trusted.stowage.owner")
+    with pytest.raises(StowageError, match="no owner mark"):
+        take(lab)
+    assert pins.all_pins(lab.places) == []
+
+
+# -- Copies
+
+
+def create(lab: Lab, name: str, identity: str, path: str = "", **more: int) -> bool:
+    fd = os.open(lab.path, os.O_RDONLY)
+    try:
+        return copies.create(fd, lab.location, name, identity, path, **more)
+    finally:
+        os.close(fd)
+
+
+def test_a_copy_is_made_with_its_folder(lab: Lab) -> None:
+    before = os.umask(0o077)
+    try:
+        assert create(lab, "ml.new", "id", "models/llama", uid=1000, gid=1001, mode=0o2770)
+    finally:
+        os.umask(before)
+    states = [os.stat(lab.at("ml.new") / path) for path in (".", "models", "models/llama")]
+    assert [oct(state.st_mode & 0o7777) for state in states] == ["0o755", "0o755", "0o2770"]
+    assert [(state.st_uid, state.st_gid) for state in states] == [(0, 0), (0, 0), (1000, 1001)]
+    assert not create(lab, "ml.new", "id", "models/llama", uid=5)
+    assert os.stat(lab.at("ml.new") / "models" / "llama").st_uid == 1000
+    assert (lab.path / ".stowage" / "locks" / "ml.new").exists()
+    fd = os.open(lab.path, os.O_RDONLY)
+    assert [(copy.name, copy.identity) for copy in copies.present(fd, lab.location)][-1] == ("ml.new", "id")
+    os.close(fd)
+
+
+def test_a_copy_is_not_made_over_anything_else(lab: Lab) -> None:
+    with pytest.raises(Refusal, match="earlier drive"):
+        create(lab, "ml.a", "another")
+    (lab.path / "drives" / "ml.foreign").mkdir()
+    (lab.path / "drives" / "ml.foreign" / "file").touch()
+    with pytest.raises(Refusal, match="not this host's copy"):
+        create(lab, "ml.foreign", "id")
+    (lab.path / "drives" / "ml.link").symlink_to("/etc")
+    with pytest.raises(OSError):
+        create(lab, "ml.link", "id")
+    (lab.path / "drives" / "ml.cut-short").mkdir()
+    assert create(lab, "ml.cut-short", "id")
+    (lab.at("ml.cut-short") / "link").symlink_to("/etc")
+    with pytest.raises(OSError):
+        create(lab, "ml.cut-short", "id", "link/stowage")
