@@ -28,7 +28,7 @@ from .drive_records import Holdings
 from .drives import SCRATCH, SHARED, check_name, copy_name, split_copy_name
 from .errors import Refusal, StowageError
 from .mounts import Mount
-from .owner import XATTR, Mark, Registry, claim, read_mark, release
+from .owner import XATTR, Mark, Registry, claim, find_marks, read_mark, release
 from .paths import check_path, is_within, overlap, resolve
 from .places import Places
 from .syscalls import open_beneath
@@ -220,10 +220,12 @@ class _Choosing:
         self.differences = differences
         self.stack = stack
         self.registry = Registry(places)
+        self.path = resolve(check_path(choice.path, "path"))  # this may have a disk mounted, so first
         self.mounts = read_mounts(choice.host)
-        self.path = resolve(check_path(choice.path, "path"))
         self.warnings: list[str] = []
         self.recorded, self.former, self.gone = _known(places, choice.forget, self.mounts, differences, self.warnings)
+        self.lost = lost_marks(places, choice.host, self.mounts)
+        self.lost.pop(self.path, None)
 
     def run(self, check_mode: bool) -> Outcome:
         mount = check_place(self.path, self.host, self.mounts, _fstab())
@@ -233,6 +235,7 @@ class _Choosing:
         nearest = parent if fd is None else fd
         _check_marks_possible(nearest, self.path, mount)
         mark = self._mark(fd)
+        self._check_no_clone(mark, fd)
         adoptions = _Adoptions(self.places, self.choice, fd)
         self.warnings.extend(adoptions.missing)
         if fd is not None and mark is None:
@@ -287,6 +290,7 @@ class _Choosing:
         locations = [*self.former, *([self.recorded] if self.recorded is not None else [])]
         own = [self.path, *(location.path for location in locations)]
         claims = claims_of(self.places, self.registry, own, self.host)
+        claims.update({path: f"what is marked as a {mark.kind} of this host," for path, mark in self.lost.items()})
         claims.update({one.path: "this host's data location" for one in locations if one.path != self.path})
         check_unclaimed(self.path, claims)
 
@@ -335,6 +339,23 @@ class _Choosing:
             )
         return mark
 
+    def _check_no_clone(self, mark: Mark | None, fd: int | None) -> None:
+        """Refuse a clone of the present data location, which has the same mark: both would be this host's."""
+        recorded = self.recorded
+        if recorded is None or mark is None or fd is None or recorded.identity != mark.identity:
+            return
+        try:
+            original = data_locations.open_verified(recorded, self.mounts)
+        except NotThere:
+            return  # the same disk, mounted in another place
+        self.stack.callback(os.close, original)
+        if not os.path.sameopenfile(original, fd):
+            raise Refusal(
+                f"path {self.path}",
+                f"it is a clone of the data location {recorded.path}, which is there too",
+                "unmount one of them, or choose another folder",
+            )
+
     def _wanted(self, mark: Mark | None, nearest: int) -> DataLocation:
         identity = mark.identity if mark is not None else str(uuid.uuid4())
         filesystem = mount_table.identify(nearest, self.mounts)
@@ -346,6 +367,9 @@ class _Choosing:
     def _sort_former(self, wanted: DataLocation) -> tuple[list[DataLocation], list[DataLocation]]:
         """Return the former locations that may hold something, and those that are known to hold nothing."""
         known = {location.identity: location for location in self.former}
+        for path, mark in self.lost.items():
+            if mark.kind == KIND:
+                known.setdefault(mark.identity, self._found(path, mark))
         if self.recorded is not None:
             known.setdefault(self.recorded.identity, replace(self.recorded, left=time.time()))
         known.pop(wanted.identity, None)  # the present one: chosen again, or mounted in another place
@@ -360,8 +384,20 @@ class _Choosing:
                     f"the former data location {location.path} keeps {counted(len(holdings.copies))}:"
                     " they are neither moved nor deleted"
                 )
+            elif not holdings.unseen and _may_hold(location, holdings, self.mounts):
+                self.warnings.append(f"the former data location {location.path} is not empty yet, and is remembered")
             (kept if _may_hold(location, holdings, self.mounts) else empty).append(location)
         return kept, empty
+
+    def _found(self, path: str, mark: Mark) -> DataLocation:
+        """Return the data location of this host that was found by its mark alone."""
+        fd = os.open(path, _FLAGS)
+        try:
+            return DataLocation(
+                path, 0, mark.host, mount_table.identify(fd, self.mounts), mark.identity, left=time.time()
+            )
+        finally:
+            os.close(fd)
 
     def _takeovers(self, fd: int | None, mark: Mark | None, former: Sequence[DataLocation]) -> dict[str, int]:
         """Return the folders, open, that still belong to the host that is given up for this one."""
@@ -396,6 +432,7 @@ class _Choosing:
             note(f"copies in {path}", f"of {self.host}", f"of {self.choice.adopt_from}")
         for part in _PARTS:
             note(os.path.join(self.path, os.fsdecode(part)), _PRIVATE, _state(fd, part))
+        note("claims found by their marks", sorted(self.lost), [])
         note("registered claim", True, mark is not None and self._is_registered(wanted))
         note("former", sorted(one.path for one in kept), sorted(one.path for one in self.former))
 
@@ -413,11 +450,14 @@ class _Choosing:
         return fd
 
     def _record(self, wanted: DataLocation, fd: int, kept: Sequence[DataLocation]) -> None:
+        for path, mark in self.lost.items():
+            self.registry.add(path, mark)
+            self.differences.act(f"registered the {mark.kind} {path}, found by its mark")
         if not self._is_registered(wanted):
-            mark = read_mark(fd)
-            if mark is None:
+            own = read_mark(fd)
+            if own is None:
                 raise StowageError(f"{self.path}: its owner mark is gone again; is another program removing it?")
-            self.registry.add(self.path, replace(mark, name=self.path))
+            self.registry.add(self.path, replace(own, name=self.path))
         # The former ones first: a run that is cut short in between must not forget where copies are.
         _write_former(self.places, kept, self.differences)
         if records.write(self.places.data_location_json, wanted.to_json()):
@@ -432,6 +472,26 @@ class _Choosing:
         if present is None or present.identity != wanted.identity:
             return Holdings()
         return data_locations.holdings([present], self.mounts)
+
+
+def lost_marks(places: Places, host: str, mounts: Sequence[Mount]) -> dict[str, Mark]:
+    """Return the marks of this host, by path, when their registry is lost: the system was installed anew."""
+    if not Registry(places).is_lost():
+        return {}
+    whole = [one for one in mounts if _is_local(one) and os.path.isdir(one.point) and not _is_part(one, mounts)]
+    found: dict[tuple[str | None, int], tuple[str, Mark]] = {}
+    for path, mark in find_marks(whole).items():
+        if mark.host == host:
+            found.setdefault((mark.filesystem_uuid, mark.inode), (path, mark))
+    return dict(found.values())
+
+
+def _is_part(mount: Mount, mounts: Sequence[Mount]) -> bool:
+    """Return whether *mount* shows only a part of what another mount shows: a bind mount, such as a worker's."""
+    return any(
+        other.device == mount.device and other.root != mount.root and is_within(mount.root, other.root)
+        for other in mounts
+    )
 
 
 # -- Clearing

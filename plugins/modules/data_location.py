@@ -149,6 +149,7 @@ former:
   sample: ["/mnt/nvme1/stowage"]
 """
 
+import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -157,6 +158,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.stowage.host.plugins.module_utils import data_location_host
 from ansible_collections.stowage.host.plugins.module_utils.data_location_host import Choice, adopt_names
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
@@ -174,6 +176,8 @@ ARGUMENT_SPEC = {
 
 
 def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        raise Refusal("data_location", "must be run as root, who alone can read owner marks", "set become: true")
     params = module.params
     places = Places()
     with nullcontext() if module.check_mode else host_lock(places):

@@ -140,6 +140,7 @@ orphans:
       path: /mnt/nvme0/stowage/drives/vision.old-weights
 """
 
+import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -148,6 +149,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.stowage.host.plugins.module_utils import drives_host
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.drives import check_lists
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
@@ -161,6 +163,8 @@ ARGUMENT_SPEC = {
 
 
 def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        raise Refusal("drives", "must be run as root, who alone can read owner marks", "set become: true")
     params = module.params
     places = Places()
     machines = set(params["machines"]) if params["machines"] is not None else None

@@ -106,9 +106,15 @@ def tombstone(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "state": "absent"}
 
 
+def new_host(path: Path, name: str = "gpu-01") -> Host:
+    places = Places.under(str(path))
+    records.write(places.claims_json, {"claims": {}})  # not lost: otherwise all disks are searched for marks
+    return Host(places, name)
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    return Host(Places.under(str(tmp_path)))
+    return new_host(tmp_path)
 
 
 def files_below(path: Path) -> dict[str, str]:
@@ -316,10 +322,45 @@ def test_the_record_is_made_again_from_the_mark_after_a_reinstall(host: Host, di
     before = host.choose(disk / "stowage").location
     host.declare(placed("hf-cache"))
     host.make_copy("hf-cache")
-    fresh = Host(Places.under(str(tmp_path / "reinstalled")))
+    fresh = new_host(tmp_path / "reinstalled")
     outcome = fresh.choose(disk / "stowage")
     assert outcome.location == before
     assert [found.copy_name for found in outcome.holdings.copies] == ["vision.hf-cache"]
+
+
+def test_claims_are_found_again_by_their_marks_after_a_reinstall(host: Host, disk: Path, tmp_path: Path) -> None:
+    host.name = "gpu-reinstalled"
+    host.choose(disk / "one")
+    host.declare(placed("hf-cache"))
+    copy = host.make_copy("hf-cache")
+    identity = host.location.identity
+    host.choose(disk / "two")
+    for name, owner in (("tier", host.name), ("other", "gpu-07")):
+        (disk / name).mkdir()
+        mark(disk / name, "tier", name, "t", owner)
+    (disk / "bound").mkdir()
+    subprocess.run(["mount", "--bind", copy, disk / "bound"], check=True)
+    fresh = Host(Places.under(str(tmp_path / "reinstalled")), host.name)
+    with pytest.raises(Refusal, match="it is inside what is marked as a tier of this host,"):
+        fresh.choose(disk / "tier/x")
+    outcome = fresh.choose(disk / "two")
+    assert [(location.path, location.identity) for location in outcome.former] == [(f"{disk}/one", identity)]
+    ours = {path: entry["kind"] for path, entry in Registry(fresh.places).all().items() if path.startswith(str(disk))}
+    assert ours == {f"{disk}/one": "data-location", f"{disk}/two": "data-location", f"{disk}/tier": "tier"}
+    assert [orphan.path for orphan in fresh.declare(placed("hf-cache")).orphans] == [str(copy)]
+
+
+def test_a_clone_of_the_disk_is_refused(host: Host, small_disk: Any) -> None:
+    original = small_disk("ext4")
+    host.choose(original.path / "stowage")
+    original.unmount()
+    clone = small_disk("ext4")
+    clone.unmount()
+    shutil.copyfile(original.image, clone.image)
+    original.mount()
+    clone.mount()
+    with pytest.raises(Refusal, match="it is a clone of the data location .*, which is there too; unmount one of them"):
+        host.choose(clone.path / "stowage")
 
 
 def test_a_disk_mounted_elsewhere_is_the_same_location(host: Host, small_disk: Any) -> None:
@@ -336,7 +377,7 @@ def test_a_disk_mounted_elsewhere_is_the_same_location(host: Host, small_disk: A
 
 
 def test_a_disk_of_another_host_is_taken_over_only_when_asked(host: Host, disk: Path, tmp_path: Path) -> None:
-    old = Host(Places.under(str(tmp_path / "old")), "gpu-07")
+    old = new_host(tmp_path / "old", "gpu-07")
     old.choose(disk / "stowage")
     old.declare(placed("hf-cache"))
     copy = old.make_copy("hf-cache")
