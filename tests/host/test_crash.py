@@ -76,9 +76,7 @@ def test_killed_and_started_again(lab: Lab, step: str) -> None:
             assert copies.load_record(lab.places, name) is not None
         gone = {"ml.c0", "ml.c1", "ml.c2"} - set(lab.names())
         told = {event["object"] for event in events.read(lab.places)}
-        assert told == {f"drive/ml/{name[3:]}" for name in gone}, (
-            "each removal is recorded once, whenever it was cut short"
-        )
+        assert told == {f"drive/ml/{name[3:]}" for name in gone}, "each removal is told once, whenever it was cut short"
         assert len(events.read(lab.places)) == len(gone)
         lab.evict()
         assert lab.names() == ["ml.held"] and lab.trash() == []

@@ -227,7 +227,8 @@ ready()
         """
 fd = os.open(copy + "/data/file", os.O_RDONLY)
 libc.mmap.restype = ctypes.c_void_p
-assert libc.mmap(None, ctypes.c_size_t(4096), 1, 2, fd, ctypes.c_long(0)) not in (None, 2**64 - 1)  # Python's keeps it open
+# Python's own mmap would keep the file open.
+assert libc.mmap(None, ctypes.c_size_t(4096), 1, 2, fd, ctypes.c_long(0)) not in (None, 2**64 - 1)
 os.close(fd)
 ready()
 """,

@@ -1,0 +1,83 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Records of copies: they change only when something material does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowage_core import copies
+from stowage_core.copies import CopyRecord
+from stowage_core.places import Places
+from stowage_core.records import RecordError
+
+GIB = 1 << 30
+BEFORE = CopyRecord("ml", "a", "1", "", 10 * GIB, 10 * GIB, 100, True, 1000.0, 500.0)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places.under(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "filesystem", "written"),
+    [
+        ({}, 1000 * GIB, False),
+        ({"measured": 2000.0, "files": 101}, 1000 * GIB, False),
+        ({"bytes": 11 * GIB}, 1000 * GIB, False),
+        ({"bytes": 11 * GIB + 1}, 1000 * GIB, True),
+        ({"allocated": 9 * GIB - 1}, 1000 * GIB, True),
+        ({"bytes": 10 * GIB + GIB // 2}, 50 * GIB, False),
+        ({"bytes": 10 * GIB + GIB // 2 + 1}, 50 * GIB, True),
+        ({"complete": False}, 1000 * GIB, True),
+        ({"path": "x"}, 1000 * GIB, True),
+        ({"identity": "2"}, 1000 * GIB, True),
+    ],
+)
+def test_what_is_material(places: Places, change: dict[str, Any], filesystem: int, written: bool) -> None:
+    copies.write_record(places, "ml.a", BEFORE)
+    after = replace(BEFORE, last_used=None, **change)
+    assert copies.record_measured(places, "ml.a", after, filesystem) is written
+    now = copies.load_record(places, "ml.a")
+    if written:
+        assert now == (after if after.identity != BEFORE.identity else replace(after, last_used=500.0))
+    else:
+        assert now == BEFORE
+
+
+def test_a_copy_appears_and_goes(places: Places) -> None:
+    assert copies.load_record(places, "ml.a") is None
+    assert copies.record_measured(places, "ml.a", BEFORE, GIB)
+    assert copies.forget(places, "ml.a") and not copies.forget(places, "ml.a")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "written"), [(None, 1.0, True), (0.0, 3599.0, False), (0.0, 3600.0, True), (9.0, 5.0, True)]
+)
+def test_use_is_recorded_once_an_hour(places: Places, before: Any, now: float, written: bool) -> None:
+    copies.write_record(places, "ml.a", replace(BEFORE, last_used=before))
+    assert copies.touch_used(places, "ml.a", "1", now=now) is written
+    assert copies.load_record(places, "ml.a") == replace(BEFORE, last_used=now if written else before)
+
+
+def test_use_of_a_copy_that_was_never_measured(places: Places) -> None:
+    assert copies.touch_used(places, "ml.a", "1", "x", now=5.0)
+    assert copies.load_record(places, "ml.a") == CopyRecord("ml", "a", "1", "x", last_used=5.0)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"workspace": "ml", "stray": 1}'])
+def test_an_unreadable_record_is_an_error(places: Places, text: str) -> None:
+    path = Path(copies.record_path(places, "ml.a"))
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(RecordError, match=r"ml\.a\.json: not "):
+        copies.load_record(places, "ml.a")
+
+
+def test_names_in_events() -> None:
+    assert copies.described("ml.hf-cache") == "drive/ml/hf-cache"

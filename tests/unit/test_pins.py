@@ -1,0 +1,86 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Records of pins, and when one holds nothing any more."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stowage_core import pins, records
+from stowage_core.errors import Refusal
+from stowage_core.pins import LEASED, RESERVED, Pin
+from stowage_core.places import Places
+from stowage_core.records import RecordError
+
+PIN = Pin("run-1", 1, "w0", "ml.a", "", "ReadOnly", RESERVED, 1000.0, pins.boot_id(), 900.0)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places.under(str(tmp_path))
+
+
+def test_a_record_is_what_the_contract_says(places: Places) -> None:
+    path = PIN.record_path(places)
+    assert path == f"{places.run}/pins/run-1/1.json" and PIN.path(places) == f"{places.run}/pins/run-1/1"
+    assert Pin.from_json("run-1", 1, PIN.to_json()) == PIN
+    places_and_owner = {"run", "worker", "copy", "sub_path", "mode"}
+    duration = {"state", "deadline", "boot_id", "cgroup", "pid", "pid_start", "created"}
+    assert set(PIN.to_json()) == places_and_owner | duration
+
+
+def test_all_pins_in_order(places: Places) -> None:
+    assert pins.all_pins(places) == []
+    for number in (10, 2):
+        pin = replace(PIN, number=number)
+        records.write(pin.record_path(places), pin.to_json())
+    Path(places.pins_dir, "run-1", ".3.json.x").touch()
+    Path(places.pins_dir, "stray").touch()
+    assert [pin.number for pin in pins.all_pins(places)] == [2, 10]
+
+
+@pytest.mark.parametrize("text", ["{", "{}"])
+def test_an_unreadable_pin_is_an_error(places: Places, text: str) -> None:
+    path = Path(PIN.record_path(places))
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(RecordError):
+        pins.all_pins(places)
+
+
+@given(st.text(max_size=300))
+def test_a_run_that_is_accepted_is_one_name(value: str) -> None:
+    try:
+        pins.check_run(value)
+    except Refusal as error:
+        assert "\n" not in str(error)
+    else:
+        assert os.path.basename(value) == value and value not in ("", ".", "..") and len(os.fsencode(value)) <= 255
+
+
+def own() -> Pin:
+    start = pins.start_time(os.getpid())
+    assert start is not None
+    return replace(PIN, state=LEASED, pid=os.getpid(), pid_start=start)
+
+
+def test_stale(tmp_path: Path) -> None:
+    cgroup = replace(PIN, state=LEASED, cgroup=str(tmp_path))
+    assert pins.stale(PIN, 1000.0) == "" and "reservation" in pins.stale(PIN, 1001.0)
+    assert "restarted" in pins.stale(replace(PIN, boot_id="other"), 0.0)
+    assert pins.stale(own(), 1e12) == ""
+    assert "process" in pins.stale(replace(own(), pid_start=1))
+    assert "process" in pins.stale(replace(own(), pid=2**22 + 1))
+    assert pins.stale(cgroup) == "", "version 1 does not tell"
+    events = tmp_path / "cgroup.events"
+    events.write_text("populated 1\nfrozen 0\n")
+    assert pins.stale(cgroup) == ""
+    events.write_text("populated 0\nfrozen 0\n")
+    assert "cgroup" in pins.stale(cgroup)
+    assert "cgroup" in pins.stale(replace(cgroup, cgroup=str(tmp_path / "gone")))

@@ -1,0 +1,142 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The readers of tables that say what is in use."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stowage_core import mounts, use_exports, use_mounts
+from stowage_core.use import Victim, _exports, _named
+from stowage_core.use_mounts import Overlay, View, inside, layer_paths, place_in_filesystem
+
+
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        (b"rw,lowerdir=/a:/b,upperdir=/u,workdir=/w", [("/a",), ("/b",), ("/u",), ("/w",)]),
+        (b"rw,lowerdir=l/ABC:l/DEF,upperdir=x/diff", [("l/ABC",), ("l/DEF",), ("x/diff",)]),
+        # a colon in a name: escaped by whoever mounted it, the backslash then shown in octal
+        (rb"rw,lowerdir=/a\134:b:/c", [(r"/a\:b", "/a:b"), ("/c",)]),
+        # a comma in a name: shown in octal by the kernel
+        (rb"rw,lowerdir=/a\054b", [("/a,b",)]),
+        (rb"rw,lowerdir=/a\134\054b", [(r"/a\,b", "/a,b")]),
+        (rb"rw,lowerdir+=/a:b,lowerdir+=/c\040d,datadir+=/e", [("/a:b",), ("/c d",), ("/e",)]),
+        (b"rw,lowerdir=/a::/data", [("/a",), ("/data",)]),
+        (b"rw,relatime,index=off", []),
+    ],
+)
+def test_layers_of_an_overlay(options: bytes, layers: list[tuple[str, ...]]) -> None:
+    assert layer_paths(options) == layers
+
+
+@given(st.binary(max_size=60))
+def test_layers_of_anything(options: bytes) -> None:
+    for layer in layer_paths(options):
+        assert layer and all(layer)
+
+
+LINES = rb"""21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
+30 21 259:1 / /mnt/nvme0 rw - xfs /dev/nvme0n1 rw
+31 21 259:1 /stowage/drives/ml.a/data /run/stowage/pins/r/1 rw - xfs /dev/nvme0n1 rw
+32 30 0:50 / /mnt/nvme0/stowage/drives/ml.b/x rw - tmpfs tmpfs rw
+33 21 259:1 /stowage/drives/ml.aa /mnt/aa rw - xfs /dev/nvme0n1 rw
+34 21 259:1 /stowage/drives /mnt/all rw - xfs /dev/nvme0n1 rw
+35 21 259:2 /stowage/drives/ml.c /mnt/c rw - xfs /dev/nvme1n1 rw
+36 21 0:60 / /mnt/o rw - overlay overlay rw,lowerdir=/x:y,upperdir=/mnt/nvme0/stowage/drives/ml.d/u
+37 21 0:60 / /mnt/o2 rw - overlay overlay rw,lowerdir=/x:y,upperdir=/mnt/nvme0/stowage/drives/ml.d/u
+38 21 0:61 / /mnt/e rw - ecryptfs /secret\040place rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("copy", "around", "found"),
+    [
+        ("ml.a", (), ["mounted at /run/stowage/pins/r/1 in this host"]),
+        ("ml.b", (), ["tmpfs is mounted inside it, at /mnt/nvme0/stowage/drives/ml.b/x in this host"]),
+        ("ml.c", (), []),
+        ("ml", (), []),
+        ("ml.c", ("/stowage/drives",), ["mounted at /mnt/all in this host"]),
+    ],
+)
+def test_mounts_of_a_copy(copy: str, around: tuple[str, ...], found: list[str]) -> None:
+    view = View("this host", mounts.parse(LINES))
+    assert list(use_mounts.uses(view, "259:1", f"/stowage/drives/{copy}", around)) == found
+
+
+def test_overlays_of_a_table() -> None:
+    assert use_mounts.overlays_of(LINES) == {
+        "0:60": Overlay("/mnt/o", [("/x",), ("/mnt/nvme0/stowage/drives/ml.d/u",)], [("y",)]),
+        "0:61": Overlay("/mnt/e", [("/secret place",)], []),
+    }
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        ("/mnt/nvme0/stowage/drives/ml.a/x", True),
+        ("drives/ml.a", True),
+        ("/srv/ml.aa", False),
+        ("l/ABC", False),
+        ("../l", True),
+        ("/srv/../x", False),
+    ],
+)
+def test_layers_that_name_a_copy(layer: str, named: bool) -> None:
+    victim = Victim("ml.a", -1, "8:1", "/drives/ml.a", (), ())
+    layers = [(layer,)]
+    overlay = Overlay("/o", layers if layer[0] == "/" else [], layers if layer[0] != "/" else [])
+    assert bool(list(_named(victim, overlay))) == named
+
+
+@pytest.mark.parametrize(
+    ("path", "directory", "result"),
+    [("/a", "/a", True), ("/a/b", "/a", True), ("/ab", "/a", False), ("/", "/a", False), ("/a", "/", True)],
+)
+def test_inside(path: str, directory: str, result: bool) -> None:
+    assert inside(path, directory) is result
+
+
+def test_place_in_filesystem() -> None:
+    table = mounts.parse(LINES)
+    assert place_in_filesystem("/mnt/nvme0", table[1]) == "/"
+    assert place_in_filesystem("/mnt/nvme0/x", table[1]) == "/x"
+    assert place_in_filesystem("/run/stowage/pins/r/1/y", table[2]) == "/stowage/drives/ml.a/data/y"
+
+
+EXPORTS = rb"""# Version 1.1
+/srv/data	10.0.0.2(rw,sync,no_subtree_check)
+/	*(ro,insecure,no_root_squash,sync,v4root,fsid=0,uuid=1,sec=390003)
+/mnt/with\040space	gpu-02(ro) gpu-03(rw)
+/srv/v4root-like	10.0.0.3(rw,refer=/v4root)
+not a line
+"""
+
+
+def test_exports() -> None:
+    assert use_exports.parse(EXPORTS) == ["/srv/data", "/mnt/with space", "/srv/v4root-like", "not"]
+
+
+@given(st.binary(max_size=80))
+def test_exports_of_anything(text: bytes) -> None:
+    assert all(isinstance(path, str) and path for path in use_exports.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("path", "reaches"),
+    [
+        ("/mnt/nvme0/stowage/drives/ml.a", True),
+        ("/mnt/nvme0/stowage/drives/ml.a/data", True),
+        ("/mnt/nvme0", True),
+        ("/mnt/nvme0/stowage/drives/ml.aa", False),
+        ("/run/stowage/pins/r/1", True),
+        ("/mnt/all", True),
+        ("/mnt/c", False),
+    ],
+)
+def test_exports_that_reach_a_copy(path: str, reaches: bool) -> None:
+    place = "/stowage/drives/ml.a"
+    victim = Victim("ml.a", -1, "259:1", place, (), (f"/mnt/nvme0{place}",))
+    assert _exports(path, path, victim, mounts.parse(LINES)) is reaches
