@@ -19,11 +19,10 @@ TARGET_S = 0.3
 
 def run(bench: Bench) -> None:
     chance = random.Random(1)
+    used = [chance.choice((None, chance.random() * 1e6)) for _number in range(COPIES)]
     states = [
-        State(
-            f"w{number % 50}.d{number}", str(number), 0.0, 1 << 30, 1000, chance.choice((None, chance.random() * 1e6))
-        )
-        for number in range(COPIES)
+        State(f"w{number % 50}.d{number}", str(number), 0.0, 1 << 30, 1000, last_used)
+        for number, last_used in enumerate(used)
     ]
     chance.shuffle(states)
     space = Space(COPIES << 30, COPIES << 26, COPIES << 26, COPIES * 2000, COPIES * 1000)
