@@ -100,7 +100,7 @@ class _Emptying:
     def _unlink_files(self, walk: Walk, directory: Directory) -> None:
         fd = directory.fd
         files = blocks = 0
-        for entry in directory.files():
+        for entry in directory.files(by_inode=True):  # a tenth to a quarter faster
             try:
                 status = entry.stat(follow_symlinks=False)
                 os.unlink(entry.name, dir_fd=fd)

@@ -80,13 +80,16 @@ class Directory:
         self._waiting = waiting
         self._listed = False
 
-    def files(self) -> Iterator[os.DirEntry[str]]:
-        """Everything in it that is no directory; the directories are remembered and visited later."""
+    def files(self, by_inode: bool = False) -> Iterator[os.DirEntry[str]]:
+        """Everything in it that is no directory; the directories are remembered and visited later.
+
+        A large directory always, any other only when asked, comes in the order of inodes, some 10^4 at a time.
+        """
         self._listed = True
         waiting = self._waiting
         try:
             with os.scandir(self.fd) as entries:
-                ordered = _by_inode(entries) if self.status.st_size >= _LARGE_DIRECTORY else entries
+                ordered = _by_inode(entries) if by_inode or self.status.st_size >= _LARGE_DIRECTORY else entries
                 for entry in ordered:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.name)
