@@ -99,6 +99,14 @@ class Children:
                 poll.register(child.pidfd, select.EPOLLIN)
                 poll.poll(max(0.0, deadline - time.monotonic()))
             os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
+            self._drop(child)
+
+    def _drop(self, child: _Child) -> None:
+        child.timer.cancel()
+        self._close_pipe(child)
+        self._loop.unwatch(child.pidfd)
+        os.close(child.pidfd)
+        del self._children[child.key]
 
     def _watch_silence(self, key: str, silence_s: float) -> Timer:
         return self._loop.later(silence_s, lambda: self._give_up(key))
@@ -145,11 +153,7 @@ class Children:
             return
         while child.pipe >= 0 and self._read(child):
             pass  # what it sent before it ended; a helper of its own may hold the other end open
-        self._close_pipe(child)
-        child.timer.cancel()
-        self._loop.unwatch(child.pidfd)
-        os.close(child.pidfd)
-        del self._children[child.key]
+        self._drop(child)
         if child.given_up:
             return
         if not child.error and (result.si_code != os.CLD_EXITED or result.si_status != 0):

@@ -66,7 +66,8 @@ class Evicting:
             self._settle()
         elif not self._children.running(KEY) and not figures.measuring(location.path):
             if self._recovered != location.identity:
-                self._recover(location)
+                if time.monotonic() >= self._wait_until:
+                    self._recover(location)
             elif figures.copies_known:
                 self._act(location, declared, configuration, figures, answer["filesystem"])
         self.publish()
@@ -126,6 +127,7 @@ class Evicting:
         def end(ending: Ending) -> None:
             if ending.error:
                 self._say(f"finishing an earlier eviction: {ending.error}")
+                self._wait_until = time.monotonic() + RETRY_S
             else:
                 self._recovered = location.identity
 
@@ -143,6 +145,7 @@ class Evicting:
             if ending.error:
                 self._say(f"eviction: {ending.error}")
                 self._wait_until = time.monotonic() + RETRY_S
+                self._recovered = None
 
         self._under_way = self._under_way or by_pressure
         self._children.start(KEY, body, lambda message: self._take(message, location.path, by_pressure), end, SILENCE_S)

@@ -18,6 +18,7 @@ class Notifier:
         address = environment.get("NOTIFY_SOCKET", "")
         # "@" stands for the NUL byte of an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._status = ""
         self.watchdog_s = _watchdog(environment)
         """Within how many seconds the manager wants to hear of the service; None when it does not watch."""
 
@@ -28,7 +29,9 @@ class Notifier:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def status(self, status: str) -> None:
-        self._send(f"STATUS={status}")
+        if status != self._status:
+            self._status = status
+            self._send(f"STATUS={status}")
 
     def alive(self) -> None:
         self._send("WATCHDOG=1")

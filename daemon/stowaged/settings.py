@@ -44,7 +44,7 @@ class Settings:
 def _seconds(low: float, high: float) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return "" if number and low <= value <= high else f"must be a number of seconds from {low:g} to {high:g}"
+        return "" if number and low <= value <= high else f"must be a number of seconds from {low:.10g} to {high:.10g}"
 
     return check
 

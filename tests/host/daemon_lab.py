@@ -113,9 +113,8 @@ class Daemon:
 
     def cycle(self) -> None:
         """Wait until the daemon has looked at the host twice more."""
-        for _ in range(2):
-            before = self.state("cycle").get("time")
-            wait_for(lambda: self.state("cycle").get("time") != before)
+        seen = {self.state("cycle").get("time")}
+        wait_for(lambda: seen.add(self.state("cycle").get("time")) or len(seen) == 3, 60)  # type: ignore[func-returns-value]
 
     def location(self, name: str) -> dict[str, Any]:
         found = [one for one in self.state("locations").get("locations", []) if one["location"] == name]

@@ -1,0 +1,125 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stowage_core.errors import StowageError
+from stowaged.children import Body, Children, Ending, Send
+from stowaged.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+def run(loop: Loop, body: Body, silence_s: float = 5.0) -> tuple[list[Any], Ending]:
+    """Run one child to its end."""
+    children = Children(loop)
+    messages: list[Any] = []
+    endings: list[Ending] = []
+    children.start("one", body, messages.append, endings.append, silence_s)
+    deadline = time.monotonic() + 10
+    while not endings and time.monotonic() < deadline:
+        loop.later(0.2, lambda: None)
+        loop.run_once()
+    children.kill_all(1)
+    return messages, endings[0]
+
+
+def refused(_send: Send) -> None:
+    raise StowageError("one line")
+
+
+def denied(_send: Send) -> None:
+    raise PermissionError(13, "Permission denied", "/a\nb")
+
+
+def crashed(_send: Send) -> None:
+    raise ValueError("a bug")
+
+
+def killed(_send: Send) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (lambda send: None, ""),
+        (refused, "one line"),
+        (denied, "/a\\nb: Permission denied"),
+        (crashed, "one: ended with exit status 1; its messages are in the journal"),
+        (killed, "one: ended with signal 9; its messages are in the journal"),
+    ],
+)
+def test_how_a_child_ends(loop: Loop, body: Body, error: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(loop, body) == ([], Ending(error))
+
+
+def test_messages_arrive_whole_and_in_order(loop: Loop) -> None:
+    def body(send: Send) -> None:
+        signal.signal(signal.SIGALRM, lambda _number, _frame: send({}))
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        for number in range(100):
+            send({"number": number, "text": "x" * 100_000})
+
+    messages, ending = run(loop, body)
+    assert [message["number"] for message in messages] == list(range(100)) and ending == Ending()
+
+
+def test_a_silent_child_is_given_up_and_one_that_shows_life_is_not(loop: Loop) -> None:
+    def silent(_send: Send) -> None:
+        time.sleep(60)
+
+    def alive(send: Send) -> None:
+        for _ in range(6):
+            time.sleep(0.1)
+            send({})
+
+    start = time.monotonic()
+    assert run(loop, silent, 0.3)[1].silent and time.monotonic() - start < 2
+    assert run(loop, alive, 0.3) == ([], Ending())
+
+
+def test_there_is_at_most_one_of_a_key(loop: Loop) -> None:
+    children = Children(loop)
+    children.start("one", lambda send: time.sleep(60), print, print, 60)
+    assert children.running("one") and not children.left_behind("one")
+    with pytest.raises(ValueError, match="one"):
+        children.start("one", lambda send: None, print, print, 60)
+    start = time.monotonic()
+    children.kill_all(1)
+    assert time.monotonic() - start < 0.5
+
+
+def test_a_child_has_nothing_of_its_parent_open(loop: Loop) -> None:
+    def body(send: Send) -> None:
+        links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd") if int(fd) > 2)
+        send({"open": [os.readlink(link) for link in links if os.path.lexists(link)]})
+
+    with open(os.devnull, "rb"):
+        messages, _ending = run(loop, body)
+    assert os.devnull not in messages[0]["open"]
+    assert len([path for path in messages[0]["open"] if path.startswith("pipe:")]) == 1
+
+
+def test_timers_and_signals(loop: Loop) -> None:
+    seen: list[str] = []
+    loop.on_signal(signal.SIGUSR1, lambda: seen.append("signal"))
+    loop.later(0.02, lambda: seen.append("second"))
+    loop.later(0.01, lambda: seen.append("first"))
+    loop.later(0.015, lambda: seen.append("cancelled")).cancel()
+    loop.later(0.05, loop.stop)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    loop.run()
+    assert seen == ["signal", "first", "second"]

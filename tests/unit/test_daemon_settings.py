@@ -1,0 +1,54 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stowage_core import records
+from stowage_core.places import Places
+from stowaged.settings import Settings, SettingsError, load, problems_of
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"evict": "yes"}, "evict: 'yes' must be on, plan or off"),
+        ({"evict": True}, "evict: True must be on, plan or off"),
+        ({"cycle_s": 0}, "cycle_s: 0 must be a number of seconds from 0.1 to 3600"),
+        ({"cycle_s": True}, "cycle_s: True must be a number of seconds from 0.1 to 3600"),
+        ({"scan_interval_s": "300"}, "scan_interval_s: '300' must be a number of seconds from 1 to 86400"),
+        ({"minimum_age_s": -1}, "minimum_age_s: -1 must be a number of seconds from 0 to 31536000"),
+        ({"measure_shared": "no"}, "measure_shared: 'no' must be true or false"),
+        ({"host": "a\nb"}, "host: 'a\\nb' must be printable text"),
+        ({"evictt": "on"}, "evictt: no such setting; did you mean evict?"),
+        ({"colour": "red"}, "colour: no such setting"),
+    ],
+)
+def test_each_rule(value: dict[str, Any], said: str) -> None:
+    assert problems_of(value) == [said]
+
+
+def test_all_problems_in_one_line(tmp_path: Any) -> None:
+    places = Places.under(str(tmp_path))
+    records.write(places.daemon_json, {"evict": "yes", "cycle_s": 0})
+    with pytest.raises(SettingsError) as error:
+        load(places, {})
+    assert len(error.value.problems) == 2 and "\n" not in str(error.value)
+    assert str(error.value).startswith(f"{places.daemon_json}: ")
+
+
+def test_defaults_and_the_environment(tmp_path: Any) -> None:
+    places = Places.under(str(tmp_path))
+    assert load(places, {}) == Settings()
+    assert load(places, {"STORAGE_SCAN_INTERVAL_S": "60"}).scan_interval_s == 60
+    records.write(places.daemon_json, {"scan_interval_s": 600})
+    assert load(places, {}).scan_interval_s == 600
+    assert load(places, {"STORAGE_SCAN_INTERVAL_S": "60"}).scan_interval_s == 60
+
+
+@pytest.mark.parametrize("value", ["often", "0", "-5", "nan", "inf"])
+def test_a_wrong_variable_is_named(tmp_path: Any, value: str) -> None:
+    with pytest.raises(SettingsError, match="STORAGE_SCAN_INTERVAL_S"):
+        load(Places.under(str(tmp_path)), {"STORAGE_SCAN_INTERVAL_S": value})
