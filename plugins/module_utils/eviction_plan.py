@@ -9,6 +9,7 @@ least recently used, then by name, and not one more than is needed.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class Plan:
     wanted_files: int = 0
     victims: tuple[Victim, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
-    """Why each other copy stays, by name."""
+    """Why copies must stay, by name; one that is neither a victim nor here may go and need not."""
     blocked: str = ""
     """Why the mark cannot be reached with these victims; empty when it can."""
 
@@ -149,30 +150,40 @@ def plan(
     triggers.update({LIMIT} if over > 0 else ())
 
     kept: dict[str, str] = {}
-    candidates = []
+    candidates: list[tuple[int, float, str, State]] = []
+    in_grace = now - booted < settings.boot_grace_s
+    newest = now - settings.minimum_age_s
     for state in states:
-        keep = state.keep or _reason_to_stay(state, settings, now, booted)
+        name, _identity, created, allocated, _files, last_used, keep, deleted, forced = state
+        if not keep:
+            if in_grace:
+                keep = "the host was started only now"
+            elif created > newest and not forced:
+                keep = "it was made only now"
+            elif allocated is None and not deleted:
+                keep = "not measured yet"
         if keep:
-            kept[state.name] = keep
+            kept[name] = keep
+        elif last_used is None:
+            candidates.append((0 if deleted else 1, 0.0, name, state))
         else:
-            candidates.append(
-                (not state.deleted, state.last_used is not None, state.last_used or 0.0, state.name, state)
-            )
-    candidates.sort()
+            candidates.append((0 if deleted else 2, last_used, name, state))
+    heapq.heapify(candidates)  # few of many go: no need to sort them all
 
     victims: list[Victim] = []
-    for position, (evicted, _used, _last_used, name, state) in enumerate(candidates):
-        if evicted and bytes_left <= 0 and files_left <= 0 and limit_left <= 0:
-            kept.update((key[3], "not needed to go") for key in candidates[position:])
+    while candidates:
+        rank, _last_used, name, state = candidates[0]
+        if rank and bytes_left <= 0 and files_left <= 0 and limit_left <= 0:
             break
-        allocated, files = state.allocated or 0, state.files or 0
-        for_space = (bytes_left > 0 and allocated > 0) or (files_left > 0 and files > 0)
-        if evicted and not for_space and not (limit_left > 0 and allocated > 0):
+        heapq.heappop(candidates)
+        size, number = state.allocated or 0, state.files or 0
+        for_space = (bytes_left > 0 and size > 0) or (files_left > 0 and number > 0)
+        if rank and not for_space and not (limit_left > 0 and size > 0):
             kept[name] = "would free nothing"
             continue
-        reason = DELETED if not evicted else FULL if for_space else LIMIT
-        victims.append(Victim(name, state.identity, reason, allocated, files, state.forced))
-        bytes_left, files_left, limit_left = bytes_left - allocated, files_left - files, limit_left - allocated
+        reason = DELETED if not rank else FULL if for_space else LIMIT
+        victims.append(Victim(name, state.identity, reason, size, number, state.forced))
+        bytes_left, files_left, limit_left = bytes_left - size, files_left - number, limit_left - size
 
     short_bytes, short_files = max(0, bytes_left, limit_left), max(0, files_left)
     blocked = _blocked(short_bytes, short_files, bool(victims), kept) if short_bytes or short_files else ""
@@ -197,18 +208,6 @@ def _short(free: int, total: int, fraction: float) -> int:
     while (free + missing) / total < fraction:
         missing += 1
     return missing
-
-
-def _reason_to_stay(state: State, settings: Settings, now: float, booted: float) -> str:
-    if now - booted < settings.boot_grace_s:
-        return "the host was started only now"
-    if state.forced:
-        return ""
-    if now - state.created < settings.minimum_age_s:
-        return "it was made only now"
-    if state.allocated is None and not state.deleted:
-        return "not measured yet"
-    return ""
 
 
 def _blocked(short_bytes: int, short_files: int, some: bool, kept: Mapping[str, str]) -> str:
