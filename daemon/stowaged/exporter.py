@@ -65,7 +65,7 @@ def address_of(text: str) -> tuple[str, int]:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
 
 
-def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+def tls_of(options: argparse.Namespace) -> ssl.SSLContext | None:
     if not options.certificate:
         if options.key or options.client_ca:
             raise StowageError("--key and --client-ca need --certificate")
@@ -85,7 +85,7 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def _serve(pages: Pages, options: argparse.Namespace, stopped: threading.Event) -> None:
-    server = Server(address_of(options.listen), lambda path: _answer(pages, path), _tls(options))
+    server = Server(address_of(options.listen), lambda path: _answer(pages, path), tls_of(options))
     # Many copies take a third of a second to render: a thread does it, and lets a scrape in between soon.
     sys.setswitchinterval(0.0005)
     renderer = threading.Thread(target=_refresh, args=(pages, stopped), daemon=True)
