@@ -2,20 +2,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The networks of a host as far as storage needs them: addresses, RDMA ports, and the tools of NFS.
 
-Addresses come from the kernel by one netlink request, everything else from sysfs and procfs. Nothing is imported for
-it: pyroute2 asks the kernel the same question, and takes 130 ms to load where the whole answer takes one.
+Addresses come from pyroute2 where it is installed, everything else from sysfs and procfs.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import ipaddress
 import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from .errors import StowageError
 
 _TOOLS = ("exportfs", "mount.nfs", "rpc.nfsd")
 _TOOL_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin")
@@ -37,73 +36,60 @@ class Address:
         return "ipv6" if ":" in self.address else "ipv4"
 
 
-# -- Addresses, by RTM_GETADDR (see rtnetlink(7))
+# -- Addresses
 
-_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
-_ADDRESS_MESSAGE = struct.Struct("=BBBBI")  # family, prefix, flags, scope, interface index
-_ATTRIBUTE = struct.Struct("=HH")  # length, type
-_RTM_GETADDR, _RTM_NEWADDR = 22, 20
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_NLM_F_REQUEST_DUMP = 0x301
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _SCOPES = {0: "global", 253: "link", 254: "host"}
+_SIOCGIFADDR, _SIOCGIFNETMASK = 0x8915, 0x891B
 
 
-def addresses() -> list[Address]:
-    """Return every address of this host, in the kernel's order."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as asked:
-        asked.settimeout(1)
-        body = _ADDRESS_MESSAGE.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-        asked.send(_HEADER.pack(_HEADER.size + len(body), _RTM_GETADDR, _NLM_F_REQUEST_DUMP, 1, 0) + body)
-        names = dict(socket.if_nameindex())
-        found: list[Address] = []
-        while True:
-            done, part = parse_addresses(asked.recv(1 << 16), names)
-            found += part
-            if done:
-                return found
+def addresses(sys: str = "/sys", proc: str = "/proc") -> list[Address]:
+    """Return every address of this host; without pyroute2 the first IPv4 address of each interface only."""
+    try:
+        # Loading it takes longer than all other facts together: nobody who imports this file has to wait for it.
+        from pyroute2 import IPRoute
+    except ImportError:
+        return [*_ipv4_addresses(_names(os.path.join(sys, "class/net"))), *_ipv6_addresses(proc)]
+    with IPRoute() as route:
+        names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in route.get_links()}
+        # On a point-to-point link IFA_ADDRESS is the other end.
+        return [
+            Address(
+                names[message["index"]],
+                message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"),
+                message["prefixlen"],
+                _SCOPES.get(message["scope"], "link"),
+            )
+            for message in route.get_addr()
+            if message["index"] in names
+        ]
 
 
-def parse_addresses(answer: bytes, names: Mapping[int, str]) -> tuple[bool, list[Address]]:
-    """Return whether one datagram of the kernel's *answer* was the last, and the addresses in it."""
-    found: list[Address] = []
-    offset = 0
-    while offset + _HEADER.size <= len(answer):
-        length, kind, _flags, _sequence, _port = _HEADER.unpack_from(answer, offset)
-        if kind == _NLMSG_DONE:
-            return True, found
-        if kind == _NLMSG_ERROR or length < _HEADER.size:
-            raise StowageError("the kernel refused to list this host's addresses (RTM_GETADDR)")
-        if kind == _RTM_NEWADDR:
-            address = _address(answer[offset + _HEADER.size : offset + length], names)
-            if address is not None:
-                found.append(address)
-        offset += _aligned(length)
-    return False, found
+def _ipv4_addresses(devices: Sequence[str]) -> Iterator[Address]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
+        for device in devices:
+            request = struct.pack("16s240x", os.fsencode(device))
+            try:
+                answers = [fcntl.ioctl(asked, number, request) for number in (_SIOCGIFADDR, _SIOCGIFNETMASK)]
+            except OSError as error:
+                if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
+                    continue  # it has no IPv4 address, or has gone
+                raise
+            address, mask = (ipaddress.IPv4Address(answer[20:24]) for answer in answers)
+            scope = "host" if address.is_loopback else "link" if address.is_link_local else "global"
+            yield Address(device, str(address), bin(int(mask)).count("1"), scope)
 
 
-def _address(message: bytes, names: Mapping[int, str]) -> Address | None:
-    _family, prefix, _flags, scope, index = _ADDRESS_MESSAGE.unpack_from(message)
-    values = dict(_attributes(message[_ADDRESS_MESSAGE.size :]))
-    # On a point-to-point link ADDRESS is the other end.
-    packed = values.get(_IFA_LOCAL, values.get(_IFA_ADDRESS))
-    if packed is None or index not in names:
-        return None
-    return Address(names[index], str(ipaddress.ip_address(packed)), prefix, _SCOPES.get(scope, "link"))
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    offset = 0
-    while offset + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, offset)
-        if length < _ATTRIBUTE.size:
-            return
-        yield kind, data[offset + _ATTRIBUTE.size : offset + length]
-        offset += _aligned(length)
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3
+def _ipv6_addresses(proc: str) -> Iterator[Address]:
+    try:
+        with open(os.path.join(proc, "net/if_inet6"), encoding="ascii") as table:
+            lines = table.read().splitlines()
+    except FileNotFoundError:
+        return  # a kernel without IPv6
+    for line in lines:
+        packed, _index, prefix, scope, _flags, device = line.split()
+        # The scope in this table: 0 global, 0x10 host, 0x20 link.
+        where = {0x00: "global", 0x10: "host"}.get(int(scope, 16), "link")
+        yield Address(device, str(ipaddress.IPv6Address(bytes.fromhex(packed))), int(prefix, 16), where)
 
 
 # -- RDMA

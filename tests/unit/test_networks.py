@@ -1,22 +1,17 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses from the kernel's answer, RDMA ports from trees in the shape of sysfs, and the tools of NFS."""
+"""Addresses with and without pyroute2, RDMA ports from trees in the shape of sysfs, and the tools of NFS."""
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import socket
-import struct
+import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sysfs import write
 
 from stowage_core import networks
-from stowage_core.errors import StowageError
 from stowage_core.networks import Address
 
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -26,69 +21,38 @@ LINK_LOCAL = "fe80:0000:0000:0000:b83f:d203:00ab:cdef"
 # -- Addresses
 
 
-def _message(kind: int, body: bytes) -> bytes:
-    return struct.pack("=IHHII", 16 + len(body), kind, 2, 1, 0) + body
-
-
-def _new_address(index: int, prefix: int, scope: int, *attributes: tuple[int, bytes]) -> bytes:
-    body = struct.pack("=BBBBI", 2, prefix, 0, scope, index)
-    for kind, value in attributes:
-        padded = value + bytes(-len(value) % 4)
-        body += struct.pack("=HH", 4 + len(value), kind) + padded
-    return _message(20, body)
-
-
-def _packed(address: str) -> bytes:
-    return ipaddress.ip_address(address).packed
-
-
-NAMES = {1: "lo", 2: "ib0"}
-DONE = _message(3, bytes(4))
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (
-            _new_address(2, 24, 0, (1, _packed("10.1.0.7")), (2, _packed("10.1.0.7")), (3, b"ib0\0")),
-            Address("ib0", "10.1.0.7", 24, "global"),
-        ),
-        (
-            # A point-to-point link: the first is the other end's.
-            _new_address(2, 32, 0, (1, _packed("10.9.9.9")), (2, _packed("10.1.0.8"))),
-            Address("ib0", "10.1.0.8", 32, "global"),
-        ),
-        (_new_address(2, 64, 253, (1, _packed("fe80::1"))), Address("ib0", "fe80::1", 64, "link")),
-        (_new_address(1, 8, 254, (1, _packed("127.0.0.1"))), Address("lo", "127.0.0.1", 8, "host")),
-        (_new_address(9, 8, 0, (1, _packed("10.0.0.1"))), None),  # an interface that has gone meanwhile
-        (_new_address(2, 8, 0, (3, b"ib0\0")), None),
-        (_message(16, bytes(16)), None),  # another kind of message
-    ],
-)
-def test_one_address(message: bytes, expected: Address | None) -> None:
-    assert networks.parse_addresses(message, NAMES) == (False, [] if expected is None else [expected])
-    assert networks.parse_addresses(message + DONE, NAMES) == (True, [] if expected is None else [expected])
-
-
 def test_families() -> None:
     assert [Address("a", text, 8, "global").family for text in ("10.0.0.1", "fd00::1")] == ["ipv4", "ipv6"]
 
 
-def test_a_refusal_is_an_error() -> None:
-    with pytest.raises(StowageError, match="RTM_GETADDR"):
-        networks.parse_addresses(_message(2, struct.pack("=i", -1)), NAMES)
+@pytest.fixture(params=[True, False], ids=["pyroute2", "bare"])
+def with_pyroute2(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setitem(sys.modules, "pyroute2", None)  # its import fails as on a host that has not got it
 
 
-@given(st.binary(max_size=200))
-def test_any_answer_ends(answer: bytes) -> None:
-    with contextlib.suppress(StowageError, struct.error, ValueError):  # not of the kernel's form
-        networks.parse_addresses(answer, NAMES)
-
-
-def test_this_host_has_its_own_loopback_address() -> None:
+@pytest.mark.usefixtures("with_pyroute2")
+def test_this_host_has_its_own_addresses() -> None:
     here = networks.addresses()
     assert Address("lo", "127.0.0.1", 8, "host") in here
     assert {address.device for address in here} <= {name for _index, name in socket.if_nameindex()}
+
+
+def test_ipv6_without_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyroute2", None)
+    write(
+        tmp_path,
+        {
+            "net/if_inet6": "fe80000000000000b83fd20300abcdef 02 40 20 80 ib0\n"
+            "fd000000000000000000000000000007 02 78 00 80 ib0\n"
+            "00000000000000000000000000000001 01 80 10 80 lo"
+        },
+    )
+    assert networks.addresses(sys=str(tmp_path), proc=str(tmp_path)) == [
+        Address("ib0", "fe80::b83f:d203:ab:cdef", 64, "link"),
+        Address("ib0", "fd00::7", 120, "global"),
+        Address("lo", "::1", 128, "host"),
+    ]
 
 
 # -- RDMA
