@@ -416,8 +416,10 @@ class _Eviction:
         with _opened(self._location) as parts:
             for entry in _names(parts.root, PENDING):
                 self._recover(parts, entry, empty)
-            for entry in _names(parts.root, CONDEMNED) if empty else ():
-                self._finish(parts, entry)
+            condemned = _names(parts.root, CONDEMNED) if empty else []
+            told = {event.get("entry") for event in events.read(self._places, 0)} if condemned else set()
+            for entry in condemned:
+                self._finish(parts, entry, os.fsdecode(entry) in told)
 
     def _recover(self, parts: _Parts, entry: bytes, empty: bool) -> None:
         """Put one copy back. One whose name is taken now goes when it is proven unused, and waits otherwise."""
@@ -444,14 +446,13 @@ class _Eviction:
             rename_noreplace(parts.pending, entry, parts.condemned, entry)
             self.say("condemned", name)
 
-    def _finish(self, parts: _Parts, entry: bytes) -> None:
+    def _finish(self, parts: _Parts, entry: bytes, told: bool) -> None:
         name, reason = _parsed(entry)
         with ExitStack() as stack:
             if self._own(parts.condemned, entry, name, stack) is None:
                 self.say("foreign", name, why=f"{os.fsdecode(CONDEMNED)}/{printable(entry)} is not a copy of this host")
                 return
-        known = (event.get("entry") for event in events.read(self._places, 0))
-        if os.fsdecode(entry) not in known:
+        if not told:
             self._record(parts, entry, name, reason)
         self._remove(parts, entry, name, reason=reason)
 

@@ -160,9 +160,9 @@ def _named(victim: Victim, overlay: Overlay) -> Iterator[str]:
         for path in layer:
             parts = path.split("/")
             if victim.name in parts:
-                yield f"the overlay at {overlay.point} has the layer {printable(path)}"
+                yield f"the overlay at {overlay.where} has the layer {printable(path)}"
             if not path.startswith("/") and ".." in parts:
-                yield f"could not be determined: the overlay at {overlay.point} has the layer {printable(path)}"
+                yield f"could not be determined: the overlay at {overlay.where} has the layer {printable(path)}"
 
 
 def _relative_layers(dir_fd: int, relative: dict[str, list[tuple[str, Overlay]]]) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _relative_layers(dir_fd: int, relative: dict[str, list[tuple[str, Overlay]]]
     for first in relative.keys() & set(os.listdir(dir_fd)):
         for path, overlay in relative[first]:
             if _leads_on(dir_fd, path):
-                where = f"the overlay at {overlay.point}"
+                where = f"the overlay at {overlay.where}"
                 yield f"could not be determined: {where} may have its layer {printable(path)} in it"
 
 

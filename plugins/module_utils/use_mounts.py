@@ -38,7 +38,8 @@ class View:
 class Overlay:
     """One overlay filesystem, however often it is mounted."""
 
-    point: str
+    where: str
+    """A place where it is mounted, for messages."""
     absolute: list[tuple[str, ...]]
     """Each layer's path, in every reading that its escapes allow."""
     relative: list[tuple[str, ...]]
@@ -78,7 +79,7 @@ def layer_paths(super_options: bytes) -> list[tuple[str, ...]]:
     return layers
 
 
-def overlays_of(text: bytes) -> dict[str, Overlay]:
+def overlays_of(text: bytes, seen_by: str) -> dict[str, Overlay]:
     """Return the overlays of a mountinfo file by device; an ``ecryptfs`` mount holds a directory in the same way."""
     found: dict[str, Overlay] = {}
     for line in text.splitlines():
@@ -94,7 +95,7 @@ def overlays_of(text: bytes) -> dict[str, Overlay]:
         device = fields[2].decode("ascii")
         if device not in found:
             found[device] = Overlay(
-                printable(fields[4]),
+                f"{printable(fields[4])} in {seen_by}",
                 [layer for layer in layers if layer[0].startswith("/")],
                 [layer for layer in layers if not layer[0].startswith("/")],
             )
@@ -141,7 +142,7 @@ class Namespaces:
                 page = os.read(stream.fileno(), _FIRST)
                 if (number, page) not in self._pages:
                     self._pages.add((number, page))
-                    self._add_view(page + _rest(stream.fileno()), described())
+                    self._add_view(page + _rest(stream.fileno()), f"the root of {described()}")
         except OSError as error:
             if error.errno not in _GONE:
                 self._unknown(f"the mounts that {described()} sees: {error.strerror}")
@@ -166,12 +167,12 @@ class Namespaces:
 
     def finish(self) -> None:
         """Resolve as this host sees them the layers that no namespace of their overlay could resolve."""
-        self._resolve_layers(self.overlays, "this host")
+        self._resolve_layers(self.overlays)
         for overlay in self.overlays.values():
             for layer in overlay.absolute:
                 if layer not in overlay.found:
                     path = printable(layer[0])
-                    self._unknown(f"an overlay at {overlay.point} has the layer {path}, which cannot be found")
+                    self._unknown(f"the overlay at {overlay.where} has the layer {path}, which cannot be found")
 
     def _enter(self, fd: int, number: int, described: str) -> None:
         waiting = [(os.dup(fd), number, described)]
@@ -201,7 +202,7 @@ class Namespaces:
                 text = stream.read()
             view = self._add_view(text, where)
             self.tables[number] = view
-            self._resolve_layers({device: self.overlays[device] for device in overlays_of(text)}, where)
+            self._resolve_layers({device: self.overlays[device] for device in overlays_of(text, where)})
             return list(self._pinned(view))
         finally:
             enter_mount_namespace(self._home)
@@ -228,11 +229,11 @@ class Namespaces:
         self.views.append(view)
         for mount in view.mounts:
             self.devices[mount.id] = mount.device
-        for device, overlay in overlays_of(text).items():
+        for device, overlay in overlays_of(text, seen_by).items():
             self.overlays.setdefault(device, overlay)
         return view
 
-    def _resolve_layers(self, overlays: dict[str, Overlay], seen_by: str) -> None:
+    def _resolve_layers(self, overlays: dict[str, Overlay]) -> None:
         for overlay in overlays.values():
             for layer in overlay.absolute:
                 for path in layer:
@@ -240,10 +241,12 @@ class Namespaces:
                         status = os.stat(path)
                     except OSError as error:
                         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                            self._unknown(f"a layer {printable(path)} of an overlay in {seen_by}: {error.strerror}")
+                            self._unknown(
+                                f"the layer {printable(path)} of the overlay at {overlay.where}: {error.strerror}"
+                            )
                         continue
                     overlay.found.add(layer)
-                    self.layers.append((status, f"a layer of the overlay at {overlay.point} in {seen_by}"))
+                    self.layers.append((status, f"a layer of the overlay at {overlay.where}"))
 
 
 def uses(view: View, device: str, place: str, around: Sequence[str]) -> Iterator[str]:

@@ -67,9 +67,9 @@ def test_mounts_of_a_copy(copy: str, around: tuple[str, ...], found: list[str]) 
 
 
 def test_overlays_of_a_table() -> None:
-    assert use_mounts.overlays_of(LINES) == {
-        "0:60": Overlay("/mnt/o", [("/x",), ("/mnt/nvme0/stowage/drives/ml.d/u",)], [("y",)]),
-        "0:61": Overlay("/mnt/e", [("/secret place",)], []),
+    assert use_mounts.overlays_of(LINES, "this host") == {
+        "0:60": Overlay("/mnt/o in this host", [("/x",), ("/mnt/nvme0/stowage/drives/ml.d/u",)], [("y",)]),
+        "0:61": Overlay("/mnt/e in this host", [("/secret place",)], []),
     }
 
 
