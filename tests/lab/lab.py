@@ -61,6 +61,7 @@ PACKAGES = [
     "openssh-server",
     "procps",
     "python3",
+    "python3-apt",
     "python3-prometheus-client",
     "python3-psutil",
     "python3-pyroute2",
