@@ -117,16 +117,16 @@ def test_force_ignores_the_record_but_not_the_mount(pair: Lab) -> None:
 
 BIND_ELSEWHERE = """
 own_namespace()
-mount("none", "/mnt", "tmpfs", 0)
-os.mkdir("/mnt/here")
-mount(copy, "/mnt/here", "", 4096)
+mount("none", "/media", "tmpfs", 0)
+os.mkdir("/media/here")
+mount(copy, "/media/here", "", 4096)
 ready()
 """
 
 
 def test_bound_into_another_mount_namespace(pair: Lab) -> None:
     with process(BIND_ELSEWHERE, str(pair.at("ml.held") / "data")):
-        assert_held_stays(pair, "mounted at /mnt/here in the mount namespace of process")
+        assert_held_stays(pair, "mounted at /media/here in the mount namespace of process")
 
 
 def test_bound_in_a_namespace_pinned_by_a_mount(pair: Lab, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_bound_in_a_namespace_pinned_by_a_mount(pair: Lab, tmp_path: Path) -> No
                 break
         assert done.returncode == 0
         try:
-            assert_held_stays(pair, f"mounted at /mnt/here in the mount namespace of {private}/ns in")
+            assert_held_stays(pair, f"mounted at /media/here in the mount namespace of {private}/ns in")
         finally:
             subprocess.run(["umount", private / "ns"], check=True)
     finally:
@@ -154,7 +154,7 @@ def test_bound_in_a_namespace_held_by_a_descriptor(pair: Lab) -> None:
     with process(BIND_ELSEWHERE, str(pair.at("ml.held"))) as holder:
         namespace = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY)
     try:
-        assert_held_stays(pair, "mounted at /mnt/here in the mount namespace of process")
+        assert_held_stays(pair, "mounted at /media/here in the mount namespace of process")
     finally:
         os.close(namespace)
 
@@ -163,7 +163,7 @@ def test_the_directory_of_all_copies_bound_elsewhere(pair: Lab) -> None:
     with process(BIND_ELSEWHERE, str(pair.path / "drives")):
         result = pair.evict()
     assert pair.names() == ["ml.held", "ml.other"]
-    assert "mounted at /mnt/here" in result.kept["ml.held"]
+    assert "mounted at /media/here" in result.kept["ml.held"]
 
 
 def test_something_mounted_inside_it_in_another_namespace(pair: Lab) -> None:
@@ -258,19 +258,6 @@ ready()
 """,
         "holds",
     ),
-    "a lease of somebody else's": (
-        """
-import fcntl, signal
-signal.signal(signal.SIGIO, signal.SIG_IGN)
-here, there = socket.socketpair()
-fd = os.open(copy + "/data/file", os.O_RDONLY)
-fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-socket.send_fds(here, [b"x"], [fd])
-os.close(fd)
-ready()
-""",
-        "lease",
-    ),
 }
 
 
@@ -301,20 +288,20 @@ def test_a_file_behind_a_loop_device(pair: Lab) -> None:
 
 OVERLAY = """
 own_namespace()
-mount("none", "/mnt", "tmpfs", 0)
+mount("none", "/media", "tmpfs", 0)
 for name in ("lower", "upper", "work", "at"):
-    os.mkdir("/mnt/" + name)
+    os.mkdir("/media/" + name)
 for name in ("over", "overwork"):
     os.makedirs(copy + "/" + name, exist_ok=True)
 os.chdir(copy)
-mount("overlay", "/mnt/at", "overlay", 0, sys.argv[2].format(copy=copy))
+mount("overlay", "/media/at", "overlay", 0, sys.argv[2].format(copy=copy))
 os.chdir("/")
 ready()
 """
 OVERLAYS = {
-    "lower": "lowerdir={copy}/data:/mnt/lower,upperdir=/mnt/upper,workdir=/mnt/work",
-    "upper": "lowerdir=/mnt/lower,upperdir={copy}/over,workdir={copy}/overwork",
-    "relative": "lowerdir=data:/mnt/lower,upperdir=/mnt/upper,workdir=/mnt/work",
+    "lower": "lowerdir={copy}/data:/media/lower,upperdir=/media/upper,workdir=/media/work",
+    "upper": "lowerdir=/media/lower,upperdir={copy}/over,workdir={copy}/overwork",
+    "relative": "lowerdir=data:/media/lower,upperdir=/media/upper,workdir=/media/work",
 }
 
 

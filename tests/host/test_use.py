@@ -114,11 +114,12 @@ def test_a_disk_mounted_by_a_subvolume(small_disk: object, tmp_path: Path) -> No
         assert victim.place == "/top/drives/ml.a"
         with process("os.chdir(copy); ready()", str(disk.path / "top" / "drives" / "ml.a")):
             assert use.in_use([victim])["ml.a"]
-        subprocess.run(["mount", "--bind", disk.path / "top" / "drives" / "ml.a", "/mnt"], check=True)
+        (tmp_path / "bound").mkdir()
+        subprocess.run(["mount", "--bind", disk.path / "top" / "drives" / "ml.a", tmp_path / "bound"], check=True)
         try:
-            assert "mounted at /mnt" in use.in_use([victim])["ml.a"][0]
+            assert f"mounted at {tmp_path}/bound" in use.in_use([victim])["ml.a"][0]
         finally:
-            subprocess.run(["umount", "/mnt"], check=True)
+            subprocess.run(["umount", tmp_path / "bound"], check=True)
     finally:
         for fd in fds:
             os.close(fd)
@@ -173,6 +174,23 @@ def test_a_file_leased_by_its_worker_is_open(drives: Path, victims: list[Victim]
         assert "data/file is open somewhere" in write_leases.open_file(victims[0].fd)
     assert write_leases.open_file(victims[1].fd) == ""
     assert "no answer" in write_leases.open_file(victims[1].fd, 0.0)
+
+
+LEASED = """
+import fcntl, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+here, there = socket.socketpair()
+fd = os.open(copy, os.O_RDONLY)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+socket.send_fds(here, [b"x"], [fd])
+os.close(fd)
+ready()
+"""
+
+
+def test_a_lease_of_somebody_else_is_not_waited_for(drives: Path, victims: list[Victim]) -> None:
+    with process(LEASED, str(drives / "ml.a" / "data" / "file")):
+        assert "another lease is held" in write_leases.open_file(victims[0].fd, 5)
 
 
 def test_a_file_opened_through_a_link_outside(disk: Path, drives: Path, victims: list[Victim]) -> None:
