@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -96,7 +97,7 @@ def _look(victims: Sequence[Victim], owner: int) -> dict[str, list[str]]:
     for path, device in _loop_devices():
         _hold(held, path, f"{device} is a loop device on {printable(path)}")
     mounts = mount_table.read()
-    exports = [(path, _real(path)) for path in exported()]
+    exports = [(path, os.path.realpath(path)) for path in exported()]
     return {
         victim.name: list(dict.fromkeys(_evidence(victim, held, namespaces, mounts, exports)))[:_MOST]
         for victim in victims
@@ -177,21 +178,16 @@ def _relative_layers(dir_fd: int, relative: dict[str, list[tuple[str, Overlay]]]
 def _leads_on(dir_fd: int, path: str) -> bool:
     first, *rest = [part for part in path.split("/") if part]
     try:
-        fd = open_beneath(dir_fd, os.fsencode(first))
-    except OSError as error:
-        # A plain file has nothing below it. What cannot be opened as a directory, a symlink for one, may lead there.
-        return not (error.errno == errno.ENOENT or (error.errno == errno.ENOTDIR and _is_plain(dir_fd, first)))
+        status = os.stat(first, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(status.st_mode):
+        return stat.S_ISLNK(status.st_mode)  # which may lead there; nothing is below a plain file
+    fd = open_beneath(dir_fd, os.fsencode(first))
     try:
         return not rest or rest[0] in os.listdir(fd)
     finally:
         os.close(fd)
-
-
-def _is_plain(dir_fd: int, name: str) -> bool:
-    try:
-        return not os.path.islink(f"/proc/self/fd/{dir_fd}/{name}")
-    except OSError:
-        return False
 
 
 def _exports(path: str, real: str, victim: Victim, mounts: Sequence[Mount]) -> bool:
@@ -201,11 +197,6 @@ def _exports(path: str, real: str, victim: Victim, mounts: Sequence[Mount]) -> b
     if mount.device != victim.device:
         return False
     return overlap(place_in_filesystem(real, mount), victim.place)
-
-
-def _real(path: str) -> str:
-    """Return where an exported path leads; one that is not there cannot be served and is taken as it is written."""
-    return os.path.realpath(path)
 
 
 def _loop_devices() -> Iterator[tuple[str, str]]:
