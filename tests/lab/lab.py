@@ -15,6 +15,7 @@ found again by names made from that path, so ``down`` cleans up after a crash to
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import ipaddress
@@ -29,7 +30,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,7 +147,7 @@ def mirror() -> str:
     raise LabError("no Debian mirror in this machine's apt sources; name one in STOWAGE_DEBIAN_MIRROR")
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
@@ -433,21 +433,39 @@ def up(lab: Lab, names: list[str], disks: list[str], size: str) -> None:
 # Taking it down
 
 
-def loop_devices(lab: Lab) -> list[str]:
-    """Loop devices on the lab's images, and those that a host put on its own disks and left."""
+def devices_of_mounts(path: Path) -> set[str]:
+    fields = (line.split(" ", 3) for line in path.read_text().splitlines())
+    return {device for _, _, device, _ in fields}
+
+
+def filesystems_inside(lab: Lab) -> set[str]:
+    """Device numbers of what only the lab's hosts have mounted: a loop device on a file there is theirs too."""
+    found: set[str] = set()
+    for cgroup in cgroups().glob(f"stowage-lab-{lab.tag}-*"):
+        for procs in cgroup.rglob("cgroup.procs"):
+            for pid in procs.read_text().split():
+                with contextlib.suppress(OSError):  # it has just ended
+                    found |= devices_of_mounts(Path(f"/proc/{pid}/mountinfo"))
+    return found - devices_of_mounts(Path("/proc/self/mountinfo"))
+
+
+def loop_devices(lab: Lab, inside: set[str]) -> list[str]:
+    """Loop devices on the lab's images, and those that a host put on a file of its own and left."""
     listing = json.loads(run("losetup", "--json", "--list", "--output", "NAME,BACK-FILE,BACK-MAJ:MIN,MAJ:MIN") or "{}")
-    ours: dict[str, str] = {}  # name -> its own device number
-    home = f"{lab.home}/"
+    loops = [{key: str(value).strip() for key, value in loop.items()} for loop in listing.get("loopdevices", [])]
+    ours: list[str] = []
+    devices = set(inside)
     while True:
-        more = {
-            str(loop["name"]): str(loop["maj:min"])
-            for loop in listing.get("loopdevices", [])
+        more = [
+            loop
+            for loop in loops
             if loop["name"] not in ours
-            and (str(loop["back-file"]).startswith(home) or loop["back-maj:min"] in ours.values())
-        }
+            and (loop["back-file"].startswith(f"{lab.home}/") or loop["back-maj:min"] in devices)
+        ]
         if not more:
-            return list(ours)[::-1]
-        ours.update(more)
+            return ours[::-1]
+        ours += [loop["name"] for loop in more]
+        devices |= {loop["maj:min"] for loop in more}
 
 
 def remove_cgroups(lab: Lab) -> None:
@@ -471,11 +489,12 @@ def remove_cgroups(lab: Lab) -> None:
 def down(lab: Lab) -> None:
     for socket in lab.control_path.glob("*"):
         run("ssh", "-O", "exit", "-S", socket, "lab", quiet=True)
+    inside = filesystems_inside(lab)
     remove_cgroups(lab)
-    for device in loop_devices(lab):
+    for device in loop_devices(lab, inside):
         run("losetup", "--detach", device, quiet=True)
     limit = time.monotonic() + 10
-    while (left := loop_devices(lab)) and time.monotonic() < limit:
+    while (left := loop_devices(lab, inside)) and time.monotonic() < limit:
         time.sleep(0.05)
     if left:
         raise LabError(f"{' '.join(left)}: still in use by something outside the lab; see losetup --list")
