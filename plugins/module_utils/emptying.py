@@ -92,7 +92,10 @@ class _Emptying:
         walk = Walk(self._dir_fd, problems.add, leaving=lambda parent_fd, name: self._rmdir(walk, parent_fd, name))
         for directory in walk:
             if directory.status.st_ino == _SUBVOLUME_INODE:
-                _make_writable(directory.fd)
+                try:
+                    _make_writable(directory.fd)
+                except OSError as error:
+                    walk.problem(error)
             self._unlink_files(walk, directory)
         self.left = problems.texts()
         return self.files + self.directories > before

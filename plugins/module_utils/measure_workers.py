@@ -10,6 +10,7 @@ parent counts files with several hard links, so that each counts once whichever 
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -45,19 +46,27 @@ def tally_in_workers(root_fd: int, workers: int, pace: Pace | None, problems: Pr
     team: dict[int, socket.socket] = {}
     try:
         for _number in range(workers):
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                pid = fork(lambda theirs=theirs: _work(theirs, hungry, pace))  # type: ignore[misc]
-            team[pid] = ours
+            pid, connection = _start(hungry, pace)
+            team[pid] = connection
         return _coordinate(root_fd, list(team.values()), hungry, problems)
     except OSError as error:
-        raise StowageError(f"measuring in {workers} processes: {os.strerror(error.errno or 0)}") from error
+        raise StowageError(f"measuring in {workers} processes: {os.strerror(error.errno or errno.EIO)}") from error
     finally:
         for pid, ours in team.items():
             ours.close()
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         hungry.close()
+
+
+def _start(hungry: mmap.mmap, pace: Pace | None) -> tuple[int, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            return fork(lambda: _work(theirs, hungry, pace)), ours
+        except OSError:
+            ours.close()
+            raise
 
 
 def _coordinate(root_fd: int, team: list[socket.socket], hungry: mmap.mmap, problems: Problems) -> Tally:

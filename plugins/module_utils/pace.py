@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Working and sleeping alternate within about 20 ms at a share of 0.25, so that a neighbor notices no stutter.
 _SLICE = 0.005
@@ -15,11 +15,20 @@ _SLICE = 0.005
 _LONGEST_SLEEP = 0.1
 
 
+def _unnoticed() -> float:
+    """A quarter of one core, and less where that is more than a twenty-fifth of all there are."""
+    return min(0.25, len(os.sched_getaffinity(0)) / 25)
+
+
 @dataclass(frozen=True)
 class Pace:
-    """How much of one core's time a process may take for work in the background, from above 0 to 1."""
+    """How much of one core's time a process may take for work in the background, from above 0 to 1.
 
-    share: float = 0.25
+    The default costs neighbors that keep every core busy less than 5 %, even where the scheduler lets us run as often
+    as them: low priorities do not count between control groups, nor between sessions.
+    """
+
+    share: float = field(default_factory=_unnoticed)
 
 
 class Pacer:
