@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import stat
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from . import copies, data_locations, drive_records, filesystems, records
@@ -641,8 +642,9 @@ def take_over(fd: int, path: str, old: str, new: str, differences: Differences) 
 
 
 def _mark_again(fd: int, mark: Mark, name: str, identity: str, host: str) -> None:
-    release(fd, mark)
-    claim(fd, mark.kind, name, identity, host)
+    """Replace this host's own *mark* in one step: between taking it away and claiming anew it would be nobody's."""
+    value = asdict(replace(mark, name=name, identity=identity, host=host, time=time.time()))
+    os.setxattr(fd, XATTR, json.dumps(value, sort_keys=True).encode("ascii"), os.XATTR_REPLACE)
 
 
 def _check_content(fd: int, path: str, adoptions: _Adoptions) -> None:
@@ -759,8 +761,9 @@ class _Adoptions:
                 with copies.opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
                     mark = read_mark(child)
                     if mark is not None:
-                        release(child, mark)
-                    claim(child, COPY, name, self._identities[name], self._host)
+                        _mark_again(child, mark, name, self._identities[name], self._host)
+                    else:
+                        claim(child, COPY, name, self._identities[name], self._host)
             finally:
                 os.close(held)
             differences.act(f"took {name} in as a copy")
