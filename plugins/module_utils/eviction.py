@@ -33,6 +33,7 @@ from .locks import try_lock
 from .places import Places
 from .sizes import Space, decimal
 from .syscalls import open_beneath, rename_noreplace, syncfs
+from .use_child import answer_of
 
 BATCH = 64
 """The most copies in one round: each is held open, and looked at together with the others."""
@@ -40,6 +41,7 @@ FILLED = b".astralyx-filled"
 _NOTICEABLE = 1 << 20
 _ALIVE_S = 1.0
 _SETTLE_S = 1.0
+SYNC_DEADLINE_S = 600.0
 
 Report = Callable[[Mapping[str, Any]], None]
 """Takes each thing that happens: ``step``, ``copy``, and what belongs to it. An empty one says that work goes on."""
@@ -240,6 +242,12 @@ class _Eviction:
         self._report({"step": step, "copy": copy, **more})
         self._step(step, copy)
 
+    def _alive(self) -> None:
+        self._report({})
+
+    def _sync(self, parts: _Parts) -> None:
+        answer_of(lambda: syncfs(parts.root), SYNC_DEADLINE_S, self._alive)
+
     def _keep(self, name: str, why: str) -> None:
         self.result.kept[name] = why
         self.say("kept", name, why=why)
@@ -249,7 +257,7 @@ class _Eviction:
         # How much the copies of deleted drives free may not be known: nothing is evicted before they are gone.
         deleted = [victim for victim in now.victims if victim.reason == DELETED]
         chosen = (deleted or list(now.victims))[:BATCH]
-        syncfs(parts.root)  # what is not written yet has no blocks to become free
+        self._sync(parts)  # what is not written yet has no blocks to become free
         before = Space.of(parts.root)
         with ExitStack() as stack:
             held = self._lock(parts, chosen, stack)
@@ -294,7 +302,7 @@ class _Eviction:
 
     def _unused(self, parts: _Parts, held: Sequence[_Held], aside: bool = False) -> list[_Held]:
         """Return those that nobody uses; the others stay, and go back to their place when they were moved aside."""
-        evidence = _evidence(parts, held)
+        evidence = self._evidence(parts, held)
         unused = []
         for one in held:
             found = evidence[one.victim.name]
@@ -304,6 +312,14 @@ class _Eviction:
                 self.say("unused aside" if aside else "unused", one.victim.name)
                 unused.append(one)
         return unused
+
+    def _evidence(self, parts: _Parts, held: Sequence[_Held]) -> dict[str, list[str]]:
+        try:
+            mounts = mount_table.read()
+            victims = [use.Victim.of(one.victim.name, one.fd, parts.drives, mounts) for one in held]
+        except (StowageError, OSError) as error:
+            return {one.victim.name: [f"could not be determined: {error}"] for one in held}
+        return use.in_use(victims, alive=self._alive)
 
     def _stay(self, parts: _Parts, one: _Held, why: str, aside: bool) -> None:
         if not aside or self._put_back(parts, one.entry, one.victim.name):
@@ -329,7 +345,7 @@ class _Eviction:
     def _without_open_files(self, parts: _Parts, held: Sequence[_Held]) -> list[_Held]:
         closed = []
         for one in held:
-            why = write_leases.open_file(one.fd)
+            why = write_leases.open_file(one.fd, alive=self._alive)
             if why:
                 self._stay(parts, one, why, True)
             else:
@@ -397,6 +413,7 @@ class _Eviction:
         """Stop when removing does not help: something else holds the space, and more would be lost for nothing."""
         planned = sum(one.victim.allocated for one in held)
         planned_files = sum(one.victim.files for one in held)
+        self._sync(parts)
         after = _settled(parts.root, before.free + planned)
         freed, freed_files = after.free - before.free, after.files_free - before.files_free
         self.result.freed_bytes += freed
@@ -439,9 +456,10 @@ class _Eviction:
                 self.say("kept aside", name, why="a new copy has its name")
                 return
             one = _Held(Victim(name, "", reason, 0, 0), lock, fd, entry)
-            found = _evidence(parts, [one])[name] or list(filter(None, [write_leases.open_file(fd)]))
-            if found:
-                self.say("kept aside", name, why=f"a new copy has its name, and it is in use: {found[0]}")
+            found = self._evidence(parts, [one])[name]
+            why = found[0] if found else write_leases.open_file(fd, alive=self._alive)
+            if why:
+                self.say("kept aside", name, why=f"a new copy has its name, and it is in use: {why}")
                 return
             rename_noreplace(parts.pending, entry, parts.condemned, entry)
             self.say("condemned", name)
@@ -486,7 +504,6 @@ def _names(root: int, part: bytes) -> list[bytes]:
 
 def _settled(fd: int, expected: int) -> Space:
     """Return the space once what was removed is free: XFS and btrfs go on freeing after the last unlink."""
-    syncfs(fd)
     space = Space.of(fd)
     grown = time.monotonic()
     while space.free < expected and time.monotonic() - grown < _SETTLE_S:
@@ -495,15 +512,6 @@ def _settled(fd: int, expected: int) -> Space:
         if space.free > before.free:
             grown = time.monotonic()
     return space
-
-
-def _evidence(parts: _Parts, held: Sequence[_Held]) -> dict[str, list[str]]:
-    try:
-        mounts = mount_table.read()
-        victims = [use.Victim.of(one.victim.name, one.fd, parts.drives, mounts) for one in held]
-    except (StowageError, OSError) as error:
-        return {one.victim.name: [f"could not be determined: {error}"] for one in held}
-    return use.in_use(victims)
 
 
 def _entry(victim: Victim) -> bytes:

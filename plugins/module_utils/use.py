@@ -13,7 +13,7 @@ import errno
 import glob
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import mounts as mount_table
@@ -21,7 +21,7 @@ from .errors import StowageError, printable
 from .mounts import Mount
 from .paths import overlap
 from .syscalls import open_beneath
-from .use_child import NoAnswerError, answer_of
+from .use_child import NoAnswerError, answer_of, nothing
 from .use_exports import exported
 from .use_mounts import Namespaces, Overlay, inside, place_in_filesystem, uses
 from .use_processes import Held, Tasks
@@ -71,7 +71,9 @@ def _located(fd: int, mounts: Sequence[Mount]) -> tuple[Mount, str]:
     return mount, path
 
 
-def in_use(victims: Sequence[Victim], deadline_s: float = DEADLINE_S) -> dict[str, list[str]]:
+def in_use(
+    victims: Sequence[Victim], deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing
+) -> dict[str, list[str]]:
     """Return for each victim, by name, the evidence that it is in use, each as one line; an empty list is no use.
 
     When the look at the host fails or has not ended after *deadline_s* seconds, every victim is in use.
@@ -80,7 +82,7 @@ def in_use(victims: Sequence[Victim], deadline_s: float = DEADLINE_S) -> dict[st
         return {}
     owner = os.getpid()
     try:
-        found: dict[str, list[str]] = answer_of(lambda: _look(victims, owner), deadline_s)
+        found: dict[str, list[str]] = answer_of(lambda: _look(victims, owner), deadline_s, alive)
     except NoAnswerError as error:
         return {victim.name: [f"could not be determined: {error}"] for victim in victims}
     return found

@@ -22,6 +22,7 @@ from typing import Any, Optional
 from .errors import StowageError, printable
 from .forked import fork
 
+_ALIVE_S = 1.0
 _ASIDE_AFTER_S = 0.05
 _ANSWER = struct.Struct("=iQQQ")
 
@@ -30,9 +31,14 @@ class NoAnswerError(StowageError):
     """A question about the host has no answer; whoever asked must assume the worst."""
 
 
-def answer_of(body: Callable[[], Any], deadline_s: float) -> Any:
+def nothing() -> None:
+    """Do nothing while an answer is waited for."""
+
+
+def answer_of(body: Callable[[], Any], deadline_s: float, alive: Callable[[], None] = nothing) -> Any:
     """Return what *body*, run in a child, returns; it must fit in JSON.
 
+    :param alive: called about every second while the answer is waited for
     :raises NoAnswerError: when it fails, or has not answered after *deadline_s* seconds
     """
     reader, writer = os.pipe()
@@ -46,7 +52,7 @@ def answer_of(body: Callable[[], Any], deadline_s: float) -> Any:
     pid = fork(child)
     os.close(writer)
     try:
-        data = _read_line(reader, time.monotonic() + deadline_s)
+        data = _read_line(reader, time.monotonic() + deadline_s, alive)
     finally:
         os.close(reader)
         _end(pid)
@@ -77,15 +83,18 @@ def _write(fd: int, value: Any) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _read_line(fd: int, deadline: float) -> bytes | None:
+def _read_line(fd: int, deadline: float, alive: Callable[[], None]) -> bytes | None:
     """Return a line, less when the writer died, None when it is late."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     data = b""
     while not data.endswith(b"\n"):
         left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        if left <= 0:
             return None
+        if not poll.poll(min(left, _ALIVE_S) * 1000):
+            alive()
+            continue
         more = os.read(fd, 1 << 16)
         if not more:
             break

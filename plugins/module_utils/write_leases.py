@@ -12,22 +12,23 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Callable
 
 from .syscalls import open_beneath
-from .use_child import NoAnswerError, answer_of
+from .use_child import NoAnswerError, answer_of, nothing
 from .walk import Problem, Walk
 
 DEADLINE_S = 600.0
 _REFUSED = (errno.EAGAIN, errno.EBUSY, errno.ETXTBSY)
 
 
-def open_file(root_fd: int, deadline_s: float = DEADLINE_S) -> str:
+def open_file(root_fd: int, deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing) -> str:
     """Return the first regular file at or below *root_fd* that somebody may have open, as a reason; "" when none has.
 
     Files that another link outside names are asked as well: who has such a link open has the file open.
     """
     try:
-        return str(answer_of(lambda: _first_refusal(root_fd), deadline_s))
+        return str(answer_of(lambda: _first_refusal(root_fd), deadline_s, alive))
     except NoAnswerError as error:
         return f"could not be determined: write leases: {error}"
 

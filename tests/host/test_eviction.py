@@ -364,7 +364,7 @@ def test_an_export_table_that_cannot_be_read(pair: Lab, tmp_path: Path, monkeypa
 def test_a_look_that_is_late(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(use, "exported", lambda: time.sleep(60))
     look = use.in_use
-    monkeypatch.setattr(use, "in_use", lambda victims: look(victims, 0.2))
+    monkeypatch.setattr(use, "in_use", lambda victims, alive: look(victims, 0.2, alive))
     result = pair.evict()
     assert (
         len(pair.names()) == 2 and result.kept["ml.held"] == "in use: could not be determined: no answer within 0.2 s"

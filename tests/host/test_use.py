@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -145,6 +146,13 @@ def test_late_and_failing_looks_are_use(victims: list[Victim], monkeypatch: pyte
     assert use.in_use(victims)["ml.b"] == ["could not be determined: RuntimeError: broken"]
     monkeypatch.setattr(use, "exported", lambda: os._exit(3))
     assert use.in_use(victims)["ml.b"] == ["could not be determined: the process that looked died"]
+
+
+def test_whoever_waits_for_a_look_is_heard(victims: list[Victim], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(use, "exported", lambda: time.sleep(60))
+    heard: list[str] = []
+    use.in_use(victims, 2.5, lambda: heard.append("alive"))
+    assert heard[:2] == ["alive", "alive"]
 
 
 def test_a_path_that_does_not_answer_holds_up_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
