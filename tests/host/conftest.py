@@ -4,7 +4,7 @@
 
 ``fstype``      the filesystem type of this run of the test: each test that takes it (or ``disk``) runs once for each
 ``disk``        a fresh, empty directory (``pathlib.Path``) on a real mount of that type, removed at the end
-``small_disk``  a factory of whole filesystems: ``small_disk("ext4", 64 << 20)`` makes, mounts, and at the end removes one
+``small_disk``  a factory of whole filesystems: ``small_disk("ext4", 64 << 20)`` makes one, mounted until the end
 
 ``STOWAGE_TEST_DISKS="ext4=/mnt/nvme0,xfs=/mnt/nvme1"`` names the mounts that ``disk`` uses (the lab's hosts set it).
 Without it, images of 1 GiB are made below /var/tmp and mounted through loop devices.

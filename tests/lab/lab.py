@@ -24,6 +24,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -94,7 +95,7 @@ def run(*command: str | Path, quiet: bool = False, **settings: object) -> str:
     done = subprocess.run(words, text=True, capture_output=True, check=False, **settings)  # type: ignore[call-overload]
     if done.returncode and not quiet:
         message = (done.stderr or done.stdout).strip().splitlines()
-        raise LabError(f"{shlex.join(words)}: {message[-1] if message else f'exit {done.returncode}'}")
+        raise LabError(f"{shlex.join(words)}: {message[0] if message else f'exit {done.returncode}'}")
     return str(done.stdout)
 
 
@@ -564,6 +565,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     commands.choices["site"].add_argument("--inventory", help="the inventory of your own hosts")
     options = parser.parse_args(list(arguments) if arguments is not None else None)
     lab = Lab(options.name)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that a start that is ended cleans up
     try:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", options.name):
             raise LabError(f"{options.name}: a lab's name is of lower-case letters, digits and dashes")
