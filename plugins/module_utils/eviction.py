@@ -442,14 +442,17 @@ class _Eviction:
         """Put one copy back. One whose name is taken now goes when it is proven unused, and waits otherwise."""
         name, reason = _parsed(entry)
         with ExitStack() as stack:
-            fd = self._own(parts.pending, entry, name, stack)
-            if fd is None:
-                self.say("foreign", name, why=f"{os.fsdecode(PENDING)}/{printable(entry)} is not a copy of this host")
-                return
-            lock = try_lock(parts.locks, os.fsencode(name))
-            if lock is None:
+            lock = try_lock(parts.locks, os.fsencode(name)) if name else None
+            if lock is not None:
+                stack.callback(os.close, lock)
+            elif name:
                 return  # another process is at work with it
-            stack.callback(os.close, lock)
+            fd = self._own(parts.pending, entry, name, stack)
+            if fd is None or lock is None:
+                if entry in _names(parts.root, PENDING):
+                    why = f"{os.fsdecode(PENDING)}/{printable(entry)} is not a copy of this host"
+                    self.say("foreign", name, why=why)
+                return
             if self._put_back(parts, entry, name):
                 return
             if not empty:
