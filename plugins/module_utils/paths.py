@@ -73,14 +73,14 @@ def resolve(path: str) -> str:
     return os.path.realpath(path)
 
 
-def is_within(path: str, other: str) -> bool:
-    """Return whether *path* is *other* or below it; both normalized and resolved."""
-    return path == other or path.startswith(other.rstrip("/") + "/")
+def is_within(path: str, directory: str) -> bool:
+    """Return whether *path* is *directory* or below it; both normalized and resolved."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def overlap(path: str, other: str) -> bool:
+def overlap(one: str, other: str) -> bool:
     """Return whether two normalized, resolved paths are equal, or one is inside the other."""
-    return is_within(path, other) or is_within(other, path)
+    return is_within(one, other) or is_within(other, one)
 
 
 def overlaps(named: Mapping[str, str]) -> list[tuple[str, str]]:
