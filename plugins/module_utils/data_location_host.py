@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import stat
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import copies, data_locations, drive_records, filesystems, records
@@ -29,7 +28,7 @@ from .drive_records import Holdings
 from .drives import SCRATCH, SHARED, check_name, copy_name, split_copy_name
 from .errors import Refusal, StowageError
 from .mounts import Mount
-from .owner import XATTR, Mark, Registry, claim, find_marks, read_mark, release
+from .owner import XATTR, Mark, Registry, claim, find_marks, read_mark, release, renew
 from .paths import check_path, is_within, overlap, resolve
 from .places import Places
 from .syscalls import open_beneath
@@ -631,20 +630,14 @@ def take_over(fd: int, path: str, old: str, new: str, differences: Differences) 
             try:
                 mark = read_mark(child)
                 if mark is not None and (mark.kind, mark.host) == (COPY, old):
-                    _mark_again(child, mark, mark.name, mark.identity, new)
+                    renew(child, mark, name=mark.name, identity=mark.identity, host=new)
             finally:
                 os.close(child)
     # The location last: until then a run that was cut short is seen, and done again.
     mark = read_mark(fd)
     if mark is not None and mark.host == old:
-        _mark_again(fd, mark, path, mark.identity, new)
+        renew(fd, mark, name=path, identity=mark.identity, host=new)
     differences.act(f"took {path} and its copies over from {old}")
-
-
-def _mark_again(fd: int, mark: Mark, name: str, identity: str, host: str) -> None:
-    """Replace this host's own *mark* in one step: between taking it away and claiming anew it would be nobody's."""
-    value = asdict(replace(mark, name=name, identity=identity, host=host, time=time.time()))
-    os.setxattr(fd, XATTR, json.dumps(value, sort_keys=True).encode("ascii"), os.XATTR_REPLACE)
 
 
 def _check_content(fd: int, path: str, adoptions: _Adoptions) -> None:
@@ -761,7 +754,7 @@ class _Adoptions:
                 with copies.opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
                     mark = read_mark(child)
                     if mark is not None:
-                        _mark_again(child, mark, name, self._identities[name], self._host)
+                        renew(child, mark, name=name, identity=self._identities[name], host=self._host)
                     else:
                         claim(child, COPY, name, self._identities[name], self._host)
             finally:

@@ -38,5 +38,8 @@ def quoted(name: str | bytes) -> str:
 
 
 def _escaped(char: str) -> str:
-    raw = char.encode("utf-8", "surrogateescape").decode("latin-1")
+    try:
+        raw = char.encode("utf-8", "surrogateescape").decode("latin-1")
+    except UnicodeEncodeError:
+        raw = char  # half of a surrogate pair, which no file name has but JSON can
     return raw.encode("unicode_escape").decode("ascii")

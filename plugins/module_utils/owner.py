@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from . import records
@@ -76,7 +76,7 @@ def claim(fd: int, kind: str, name: str, identity: str, host: str) -> Mark:
     :raises Refusal: when it is claimed already, or its filesystem cannot hold the mark
     """
     mark = Mark(kind, name, identity, host, filesystem_uuid(fd), os.fstat(fd).st_ino, time.time())
-    value = json.dumps(asdict(mark), sort_keys=True).encode("ascii")
+    value = _encoded(mark)
     if _raw_mark(fd) is not None and read_mark(fd) is None:
         # A copy of another directory's mark is no claim, and must not keep the real owner out.
         os.removexattr(fd, XATTR)
@@ -101,12 +101,22 @@ def claim(fd: int, kind: str, name: str, identity: str, host: str) -> Mark:
     return mark
 
 
+def renew(fd: int, mark: Mark, *, name: str, identity: str, host: str) -> None:
+    """Replace one's own *mark* in one step: between giving it up and claiming anew it would be nobody's."""
+    value = replace(mark, name=name, identity=identity, host=host, time=time.time())
+    os.setxattr(fd, XATTR, _encoded(value), os.XATTR_REPLACE)
+
+
 def release(fd: int, mark: Mark) -> None:
     """Give up the claim *mark* on the directory open at *fd*; another owner's mark stays, and is refused."""
     current = read_mark(fd)
     if current != mark:
         raise Refusal(_path_of(fd), f"is not claimed by {mark.kind} {mark.name}")
     os.removexattr(fd, XATTR)
+
+
+def _encoded(mark: Mark) -> bytes:
+    return json.dumps(asdict(mark), sort_keys=True).encode("ascii")
 
 
 def _path_of(fd: int) -> str:
@@ -165,8 +175,8 @@ def find_marks(mounts: Sequence[Mount], depth: int = 4) -> dict[str, Mark]:
             continue
         try:
             fd = os.open(mount.point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except NotADirectoryError:
-            continue  # a mounted file
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # unmounted since the table was read, or a mounted file
         try:
             _find_below(fd, mount.point.rstrip("/"), depth, found)
         finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stowage_core import events, locks
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError, printable
@@ -30,15 +31,27 @@ def test_a_refusal_is_one_line(refusal: Refusal, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [(b"plain", "plain"), (b"a\nb", "a\\nb"), (b"\xff", "\\xff"), ("\x1b[31m", "\\x1b[31m"), ("é", "é")],
+    [
+        (b"plain", "plain"),
+        (b"a\nb", "a\\nb"),
+        (b"\xff", "\\xff"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("é", "é"),
+        ("\ud800", "\\ud800"),
+    ],
 )
 def test_printable(name: bytes, text: str) -> None:
     assert printable(name) == text
 
 
 @given(st.binary())
-def test_anything_is_printable(name: bytes) -> None:
+def test_any_name_is_printable(name: bytes) -> None:
     assert printable(name).isprintable()
+
+
+@given(st.text())
+def test_any_text_is_printable(text: str) -> None:
+    assert printable(text).isprintable()
 
 
 def test_differences() -> None:
