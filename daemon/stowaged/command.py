@@ -17,13 +17,25 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stowage_core import copies, data_locations, drive_records, events, eviction, eviction_plan, measure, mounts, pins
+from stowage_core import (
+    copies,
+    data_locations,
+    drive_records,
+    events,
+    eviction,
+    eviction_plan,
+    measure,
+    mounts,
+    pins,
+    records,
+)
 from stowage_core import use as use_of
 from stowage_core.errors import Refusal, StowageError, printable
 from stowage_core.places import Places
 from stowage_core.sizes import decimal
 
 from . import declared, settings, status
+from .leases import ended_path
 from .tables import Column, ago, table
 from .version import VERSION
 
@@ -77,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--json", action="store_true", help="as JSON, one a line")
     add("check-config", _check_config, "check the settings and all that is declared")
 
-    lease = commands.add_parser("lease", help="take, confirm, release or list uses of copies").add_subparsers(
+    lease = commands.add_parser("lease", help="take, confirm, release, expire or list uses of copies").add_subparsers(
         metavar="ACTION", required=True
     )
     one = add("take", _lease_take, "mount a copy for a worker, and print where", lease)
@@ -94,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     holder.add_argument("--pid", type=int, default=0, help="it lasts as long as this process")
     one = add("release", _lease_release, "unmount a lease and forget it", lease)
     _add_pin(one)
+    add("expire", _lease_expire, "release the leases whose run has ended", lease)
     one = add("list", _lease_list, "show all leases", lease)
     one.add_argument("--json", action="store_true", help="as JSON")
     return parser
@@ -298,6 +311,24 @@ def _lease_confirm(options: argparse.Namespace, places: Places) -> int:
 def _lease_release(options: argparse.Namespace, places: Places) -> int:
     if not pins.release(places, options.for_run, options.number):
         raise StowageError(f"lease {printable(options.for_run)}/{options.number}: there is no such lease")
+    return OK
+
+
+def _lease_expire(_options: argparse.Namespace, places: Places) -> int:
+    """Release what has ended; the file that says so goes first, so that what ends meanwhile is not missed."""
+    records.remove(ended_path(places))
+    stay = []
+    for pin in pins.all_pins(places):
+        why = pins.stale(pin)
+        if why:
+            try:
+                pins.release(places, pin.run, pin.number)
+            except StowageError as error:
+                stay.append(str(error))
+            else:
+                print(f"{pin.described}: released, {why}")
+    for line in stay:
+        print(line)
     return OK
 
 

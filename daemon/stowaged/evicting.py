@@ -40,7 +40,15 @@ RATE = 10_000.0
 class Evicting:
     """One run at a time; between runs, whether one is due is decided from figures that are there already."""
 
-    def __init__(self, places: Places, children: Children, sections: Sections, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        places: Places,
+        children: Children,
+        sections: Sections,
+        say: Callable[[str], None],
+        soon: Callable[[], None],
+    ) -> None:
+        self._soon = soon
         self._places = places
         self._children = children
         self._sections = sections
@@ -48,6 +56,7 @@ class Evicting:
         self._recovered: str | None = None
         self._under_way = False
         self._wait_until = 0.0
+        self._hurried = float("-inf")
         before = sections.last("evictions") or {}
         self._removed: dict[str, int] = before.get("removed", {})
         self._removed_bytes: int = before.get("removed_bytes", 0)
@@ -95,7 +104,9 @@ class Evicting:
             if self._under_way:
                 limits = replace(limits, start_free=limits.stop_free)
             if figures.copies_age() > FRESH_S:
-                figures.hurry(location.path)
+                if time.monotonic() - self._hurried > FRESH_S:
+                    self._hurried = time.monotonic()
+                    figures.hurry(location.path)
             else:
                 self._start(location, limits, True)
         elif deleted:
@@ -130,6 +141,7 @@ class Evicting:
                 self._wait_until = time.monotonic() + RETRY_S
             else:
                 self._recovered = location.identity
+                self._soon()
 
         self._children.start(KEY, body, self._take, end, SILENCE_S)
 

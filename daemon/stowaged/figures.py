@@ -32,11 +32,14 @@ _KEPT = ("bytes", "allocated", "files", "measured")
 class Figures:
     """Measures what is due and remembers what was found."""
 
-    def __init__(self, places: Places, children: Children, hung: Hung, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, places: Places, children: Children, hung: Hung, say: Callable[[str], None], soon: Callable[[], None]
+    ) -> None:
         self._places = places
         self._children = children
         self._hung = hung
         self._say = say
+        self._soon = soon
         self._declared = Declared()
         self._answers: dict[str, Message] = {}
         self._measured: dict[str, dict[str, Any]] = {}
@@ -116,6 +119,7 @@ class Figures:
             if ending.silent or ending.error:
                 for target in targets:
                     self._fail(target.object, "could not be measured to the end")
+            self._soon()
 
         self._children.start(key, body, self._take, end, SILENCE_S)
 
@@ -176,8 +180,9 @@ class Figures:
         return self._children.running(f"measure/{mounts.of_path(path, mounts.read()).device}")
 
     def hurry(self, path: str) -> None:
-        """Let the filesystem of *path* be measured in the next cycle."""
+        """Let the filesystem of *path* be measured at once."""
         self._due.pop(mounts.of_path(path, mounts.read()).device, None)
+        self._soon()
 
     def copies(self) -> list[Copy]:
         return [Copy(name, one["identity"], one["created"]) for name, one in sorted(self._copies.items())]

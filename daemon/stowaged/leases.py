@@ -1,21 +1,30 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The leases of this host: which copies they hold, keeping the time of their last use, and letting go of ended ones."""
+"""The leases of this host: which copies they hold, the time of their last use, and that ended ones are let go.
+
+The daemon may neither mount nor unmount. Where leases have ended it leaves a file, on which the service manager starts
+``stowage lease expire``.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, Callable
 
-from stowage_core import copies, pins
+from stowage_core import copies, pins, records
 from stowage_core.errors import StowageError
 from stowage_core.pins import LEASED, RESERVED, Pin
 from stowage_core.places import Places
 
-from .children import Children, Ending, Message, Send
+from .children import Children, Ending
 
 _SILENCE_S = 30.0
 _RETRY_S = 60.0
+
+
+def ended_path(places: Places) -> str:
+    return os.path.join(places.run, "ended")
 
 
 class Leases:
@@ -52,28 +61,23 @@ class Leases:
                     used.add(pin.copy)
             elif now - self._tried.get(pin.described, -_RETRY_S) >= _RETRY_S:
                 ended.append(pin)
-        if not (ended or used) or self._children.running("leases"):
-            return
-        self._touched.update(dict.fromkeys(used, now))
-        self._tried = {pin.described: now for pin in ended}
+        if ended:
+            self._tried = {pin.described: now for pin in ended}
+            try:
+                records.write(ended_path(self._places), {"leases": [pin.described for pin in ended]})
+            except OSError as error:
+                self._say(f"{ended_path(self._places)}: {error.strerror}; ended leases stay for now")
+        if used and not self._children.running("leases"):
+            self._touched.update(dict.fromkeys(used, now))
+            self._children.start(
+                "leases", lambda _send: self._touch(used), lambda _message: None, self._end, _SILENCE_S
+            )
 
-        def body(send: Send) -> None:
-            for copy in sorted(used):
-                record = copies.load_record(self._places, copy)
-                if record is not None:
-                    copies.touch_used(self._places, copy, record.identity, record.path)
-            for pin in ended:
-                why = pins.stale(pin)
-                try:
-                    if why and pins.release(self._places, pin.run, pin.number):
-                        send({"say": f"{pin.described}: released, {why}"})
-                except StowageError as error:
-                    send({"say": str(error)})
-
-        self._children.start("leases", body, self._take, self._end, _SILENCE_S)
-
-    def _take(self, message: Message) -> None:
-        self._say(message["say"])
+    def _touch(self, used: set[str]) -> None:
+        for copy in sorted(used):
+            record = copies.load_record(self._places, copy)
+            if record is not None:
+                copies.touch_used(self._places, copy, record.identity, record.path)
 
     def _end(self, ending: Ending) -> None:
         if ending.error:

@@ -57,7 +57,6 @@ class Measuring:
 
     def __call__(self, send: Send) -> None:
         _beat(send)
-        pace.run_in_background()
         for target in self.targets:
             if target.object == DATA_LOCATION:
                 self._copies(target, send)

@@ -68,9 +68,9 @@ class Service:
         self._hung = Hung(self._children)
         self._prober = Prober(self._children, self._hung, say)
         self._sections = Sections(places, say)
-        self._figures = Figures(places, self._children, self._hung, say)
+        self._figures = Figures(places, self._children, self._hung, say, self._soon)
         self._leases = Leases(places, self._children, say)
-        self._evicting = Evicting(places, self._children, self._sections, say)
+        self._evicting = Evicting(places, self._children, self._sections, say, self._soon)
         self._declared = Declared()
         self._stamp: Any = None
         self._config: dict[str, Any] = {"successful": True, "error": "", "loaded": self._started}
@@ -142,6 +142,10 @@ class Service:
             table,
             lambda answers: self._answered(answers, table),
         )
+
+    def _soon(self) -> None:
+        """Look again at once: what was waited for is there."""
+        self._loop.later(0.0, self._cycle)
 
     def _answered(self, answers: dict[str, Message], table: list[Mount]) -> None:
         self._figures.answered(answers)

@@ -383,7 +383,10 @@ def test_a_lease_shows_and_its_use_is_recorded(disk: Path, start: Callable[..., 
     finally:
         holder.kill()
         holder.wait()
-    wait_for(lambda: not path.exists())  # the daemon lets go of a lease whose process has ended
+    # As stowage-leases.service does, once the daemon has seen that the lease's process has ended.
+    wait_for(lambda: os.path.exists(os.path.join(daemon.places.run, "ended")))
+    assert "released, its process has ended" in daemon.command("lease", "expire").stdout
+    assert not path.exists()
     assert wait_for(lambda: daemon.copies()["ml.cache"]["in_use"] is False)
     record = copies.load_record(daemon.places, "ml.cache")
     assert record is not None and time.time() - (record.last_used or 0) < 60
