@@ -18,6 +18,7 @@ from stowage_core.data_locations import DataLocation
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
 
+from . import tables
 from .children import Children, Ending, Message, Send
 from .declared import DATA_LOCATION, Declared
 from .figures import EVICTION as KEY
@@ -223,7 +224,7 @@ class Evicting:
         if names and names != self._planned:
             total = decimal(sum(one["allocated"] for one in self._plan))
             first = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            self._tell("EvictionPlanned", f"{path}: {len(names)} copies ({total}) would be removed: {first}")
+            self._tell("EvictionPlanned", f"{path}: {tables.copies(len(names))} ({total}) would be removed: {first}")
         self._planned = names
 
     def _note_blocked(self, blocked: str, path: str) -> None:

@@ -14,7 +14,7 @@ from stowage_core.places import Places
 from stowage_core.sizes import decimal
 
 from . import sections
-from .tables import Column, ago, percent, table
+from .tables import Column, ago, copies, percent, table
 
 State = dict[str, dict[str, Any]]
 STALE_CYCLES = 3
@@ -155,13 +155,13 @@ def _evictions(state: State, width: int) -> list[str]:
     if section is None:
         return []
     count = sum(section["removed"].values())
-    lines = [f"{count} copies removed since the host was started, {decimal(section['removed_bytes'])} freed"]
+    lines = [f"{copies(count)} removed since the host was started, {decimal(section['removed_bytes'])} freed"]
     if section["blocked"]:
         lines.append(f"! Space has to be made and no copy, or too few, may be removed: {section['why']}")
     elif section["plan"]:
         total = decimal(sum(one["allocated"] for one in section["plan"]))
         doing = "being removed" if section["mode"] == "on" else "would be removed (evict: plan)"
-        lines.append(f"{len(section['plan'])} copies, {total}, {doing}: {section['why']}")
+        lines.append(f"{copies(len(section['plan']))}, {total}, {doing}: {section['why']}")
     if section["plan"]:
         rows = [[printable(one["copy"]), decimal(one["allocated"]), one["reason"]] for one in section["plan"]]
         lines += table((Column("Copy", shrinks=True), Column("On disk", right=True), Column("Why")), rows, width)

@@ -76,6 +76,10 @@ def ago(seconds: float | None) -> str:
     return f"{seconds:.0f} s ago"
 
 
+def copies(number: int) -> str:
+    return "1 copy" if number == 1 else f"{number} copies"
+
+
 def percent(fraction: float) -> str:
     """Return a fraction as a whole percentage that never says 0 or 100 unless it is."""
     if 0 < fraction < 0.01:

@@ -108,9 +108,9 @@ def test_planning_removes_nothing(small_disk: Callable[..., Any], start: Callabl
         daemon.cycle()
     assert lab.names() == names
     planned = [event for event in events.read(daemon.places) if event["reason"] == "EvictionPlanned"]
-    assert len(planned) == 1 and f"{len(plan)} copies" in planned[0]["message"]
+    assert len(planned) == 1 and "would be removed" in planned[0]["message"]
     answer = daemon.command("evict", "--dry-run")
-    assert answer.returncode == 0 and names[0] in answer.stdout and "not needed to go" in answer.stdout
+    assert answer.returncode == 0 and names[0] in answer.stdout
 
 
 def test_nothing_can_go_is_said_once(

@@ -312,6 +312,10 @@ def certificate(name: str, home: Path, issuer: tuple[Any, Any] | None = None) ->
         .not_valid_after(now + datetime.timedelta(hours=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key((issuer[1] if issuer else key).public_key()), False
+        )
         .sign(issuer[1] if issuer else key, hashes.SHA256())
     )
     (home / f"{name}.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
