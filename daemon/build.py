@@ -3,13 +3,14 @@
 """Build the zip application ``stowaged.pyz``: daemon, exporter and command in one file.
 
 The same sources give the same bytes on every controller: entries are stored and sorted, with fixed times and modes,
-and no bytecode is in it. ``plugins/module_utils`` becomes the package ``stowage_core``.
+and no bytecode is in it. What is needed of ``plugins/module_utils`` becomes the package ``stowage_core``.
 
     python3 daemon/build.py stowaged.pyz
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 COLLECTION = Path(__file__).resolve().parents[1]
 SHEBANG = b"#!/usr/bin/python3 -I\n"
 MAIN = b"import sys\n\nfrom stowaged.entry import main\n\nsys.exit(main())\n"
-_CONTROLLER_ONLY = frozenset(("module_run.py",))
+CORE = "stowage_core"
 
 
 def build(collection: Path = COLLECTION) -> bytes:
@@ -52,15 +53,37 @@ def version(collection: Path = COLLECTION) -> str:
 
 def _entries(collection: Path) -> dict[str, bytes]:
     entries = {"__main__.py": MAIN}
-    for package, directory in (("stowage_core", "plugins/module_utils"), ("stowaged", "daemon/stowaged")):
-        for path in (collection / directory).glob("*.py"):
-            if path.name not in _CONTROLLER_ONLY:
-                entries[f"{package}/{path.name}"] = path.read_bytes()
+    needed = {"__init__"}
+    for path in (collection / "daemon" / "stowaged").glob("*.py"):
+        entries[f"stowaged/{path.name}"] = path.read_bytes()
+        needed |= _imported(path.read_bytes(), CORE)
+    core = collection / "plugins" / "module_utils"
+    while needed:
+        name = needed.pop()
+        path = core / f"{name}.py"
+        if path.exists():  # else it is a name in a module, not a module
+            entries[f"{CORE}/{path.name}"] = path.read_bytes()
+            needed |= {other for other in _imported(path.read_bytes(), None) if f"{CORE}/{other}.py" not in entries}
     source = entries["stowaged/version.py"].decode("ascii")
-    entries["stowaged/version.py"] = source.replace('VERSION = "0"', f'VERSION = "{version(collection)}"').encode(
-        "ascii"
-    )
+    entries["stowaged/version.py"] = source.replace('"0"', f'"{version(collection)}"').encode("ascii")
     return entries
+
+
+def _imported(source: bytes, package: str | None) -> set[str]:
+    """Return what a module imports from *package*, or from its own package when that is None.
+
+    Only what daemon and command need goes along: a change to the modules alone must not restart the daemon.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            if node.module == package and node.level == (package is None):
+                found.update(alias.name for alias in node.names)
+            elif package is None and node.level == 1 and node.module:
+                found.add(node.module)
+            elif package is not None and node.level == 0 and (node.module or "").startswith(package + "."):
+                found.add(str(node.module).split(".")[1])
+    return found
 
 
 def main() -> int:

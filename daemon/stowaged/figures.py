@@ -74,7 +74,9 @@ class Figures:
     # -- Answers
 
     def answered(self, answers: dict[str, Message]) -> None:
-        self._answers = answers
+        before, self._answers = self._answers, answers
+        if any(answers[name]["available"] and not before[name]["available"] for name in answers.keys() & before.keys()):
+            self._due.clear()  # what was missing is there again
         for name, answer in answers.items():
             reason = answer["reason"]
             if reason != self._said.get(name, ""):

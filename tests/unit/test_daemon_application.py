@@ -64,5 +64,17 @@ def test_what_is_in_it(builder: ModuleType) -> None:
         names = archive.namelist()
         assert names == sorted(names) and all(name.endswith(".py") for name in names)
         assert {"__main__.py", "stowaged/service.py", "stowage_core/mounts.py"} <= set(names)
+        assert "stowage_core/module_run.py" not in names
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
+
+
+def test_every_module_in_it_can_be_imported(builder: ModuleType, tmp_path: Path) -> None:
+    program = tmp_path / "stowage"
+    program.write_bytes(builder.build())
+    with zipfile.ZipFile(program) as archive:
+        names = [name[:-3].replace("/", ".") for name in archive.namelist() if name != "__main__.py"]
+    imports = "import sys; sys.path.insert(0, sys.argv[1])\n" + "".join(
+        f"import {name.replace('.__init__', '')}\n" for name in names
+    )
+    subprocess.run([sys.executable, "-I", "-c", imports, str(program)], check=True, cwd=tmp_path)
