@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from . import data_locations, drive_records, records
 from . import mounts as mount_table
-from .data_location_host import counted, sources_on
+from .data_location_place import relation, sources_on
 from .differences import Differences
 from .drive_records import Drive, Found, Holdings
 from .drives import Entry
 from .errors import Refusal, StowageError, printable
+from .former_locations import counted
 from .mounts import Mount, is_shared, of_path
 from .owner import Registry
-from .paths import is_within, overlap, resolve
+from .paths import resolve
 from .places import Places
 
 
@@ -118,11 +119,11 @@ def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], 
             # A shared filesystem holds none of these, and blocks whoever looks at it while its servers are away.
             source = path if is_shared(of_path(path, mounts).fstype) else resolve(path)
             for other, (shown, what) in sorted(real.items()):
-                if overlap(source, other):
-                    relation = "is" if source == other else "is inside" if is_within(source, other) else "contains"
+                lies = relation(source, other)
+                if lies:
                     raise Refusal(
                         f"drive {drive.workspace}/{drive.name}",
-                        f"spec.sources[{index}].path {path} {relation} {what} {shown}",
+                        f"spec.sources[{index}].path {path} {lies} {what} {shown}",
                         "choose a directory apart from it",
                     )
 

@@ -116,7 +116,7 @@ actions:
   type: list
   elements: str
   sample: ["made the folder /mnt/nvme0/stowage"]
-path:
+folder:
   description: The data location with symbolic links resolved, or nothing when there is none.
   returned: success
   type: str
@@ -155,8 +155,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.stowage.host.plugins.module_utils import data_location_host
-from ansible_collections.stowage.host.plugins.module_utils.data_location_host import Choice, adopt_names
+from ansible_collections.stowage.host.plugins.module_utils.adoption import adopt_names
+from ansible_collections.stowage.host.plugins.module_utils.data_location_change import Choice, choose, clear
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
@@ -182,9 +182,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     places = Places()
     with nullcontext() if module.check_mode else host_lock(places):
         if params["state"] == "absent":
-            outcome = data_location_host.clear(
-                places, params["host_name"], params["forget"], differences, module.check_mode
-            )
+            outcome = clear(places, params["host_name"], params["forget"], differences, module.check_mode)
         else:
             choice = Choice(
                 params["path"],
@@ -194,12 +192,12 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
                 params["adopt_from"],
                 params["forget"],
             )
-            outcome = data_location_host.choose(places, choice, differences, module.check_mode)
+            outcome = choose(places, choice, differences, module.check_mode)
     for warning in outcome.warnings:
         module.warn(warning)
     location = outcome.location
     return {
-        "path": location.path if location is not None else None,
+        "folder": location.path if location is not None else None,
         "max_bytes": location.max_bytes if location is not None else 0,
         "filesystem": {**location.filesystem.to_json(), "disk": outcome.kind} if location is not None else {},
         "copies": sorted(found.copy_name for found in outcome.holdings.copies),

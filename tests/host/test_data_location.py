@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_location_host, data_locations, drive_records, drives_host, mounts, records
-from stowage_core.data_location_host import SHARED_RULE, SYSTEM_DISK_WARNING, Choice, Outcome
+from stowage_core import adoption, data_location_change, data_locations, drive_records, drives_host, mounts, records
+from stowage_core.data_location_change import SYSTEM_DISK_WARNING, Choice, Outcome
+from stowage_core.data_location_place import SHARED_RULE, check_place
 from stowage_core.data_locations import NotThere
 from stowage_core.differences import Differences
 from stowage_core.drives import check_lists
@@ -38,12 +39,12 @@ class Host:
     def choose(self, path: Path | str, **choice: Any) -> Outcome:
         wanted = Choice(**{"path": str(path), "max_bytes": 0, "host": self.name, **choice})
         return self._cycle(
-            lambda differences, check: data_location_host.choose(self.places, wanted, differences, check)
+            lambda differences, check: data_location_change.choose(self.places, wanted, differences, check)
         )
 
     def clear(self, *forget: str) -> Outcome:
         return self._cycle(
-            lambda differences, check: data_location_host.clear(self.places, self.name, forget, differences, check)
+            lambda differences, check: data_location_change.clear(self.places, self.name, forget, differences, check)
         )
 
     def declare(self, *drives: dict[str, Any], workspace: str = "vision", manager: str = "") -> drives_host.Outcome:
@@ -168,10 +169,10 @@ def test_a_folder_with_other_things_in_it_is_accepted(host: Host, disk: Path) ->
 
 def test_the_missing_parent_is_predicted_in_check_mode_and_refused_in_a_run(host: Host, disk: Path) -> None:
     choice = Choice(str(disk / "a/b/stowage"), 0, "gpu-01")
-    outcome = data_location_host.choose(host.places, choice, Differences(), True)
+    outcome = data_location_change.choose(host.places, choice, Differences(), True)
     assert outcome.warnings[0] == f"path {disk}/a/b/stowage: {disk}/a/b does not exist; taken to be made before a run"
     with pytest.raises(Refusal, match="/a does not exist, and only the last folder is created; mount the disk that"):
-        data_location_host.choose(host.places, choice, Differences(), False)
+        data_location_change.choose(host.places, choice, Differences(), False)
     assert not (disk / "a").exists()
 
 
@@ -412,7 +413,7 @@ def test_a_renamed_host_keeps_its_copies(host: Host, disk: Path) -> None:
 def test_taking_over_that_was_cut_short_goes_on(host: Host, disk: Path) -> None:
     host.choose(disk / "stowage")
     fd = os.open(disk / "stowage", os.O_RDONLY)
-    data_location_host.take_over(fd, str(disk / "stowage"), "gpu-01", "gpu-09", Differences())
+    adoption.take_over(fd, str(disk / "stowage"), "gpu-01", "gpu-09", Differences())
     os.close(fd)
     host.name = "gpu-09"
     host.choose(disk / "stowage", adopt_from="gpu-01")
@@ -606,4 +607,4 @@ def test_a_shared_filesystem_is_refused() -> None:
         mounts.Mount(2, 1, "0:50", "/", "/lustre", ("rw",), "lustre", "mds@tcp:/fs", ("rw",)),
     ]
     with pytest.raises(StowageError, match=SHARED_RULE):
-        data_location_host.check_place("/lustre/stowage", "gpu-01", table, "")
+        check_place("/lustre/stowage", "gpu-01", table, "")

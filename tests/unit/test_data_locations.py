@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_location_host, data_locations, drive_records, records
-from stowage_core.data_location_host import adopt_names, check_place, check_unclaimed, unmounted_points
+from stowage_core import data_locations, drive_records, records
+from stowage_core.adoption import adopt_names
+from stowage_core.data_location_place import (
+    check_components,
+    check_place,
+    check_unclaimed,
+    claims_of,
+    unmounted_points,
+)
 from stowage_core.data_locations import DataLocation, NotThere, check_reported
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.mounts import FilesystemId, Mount
@@ -138,7 +145,7 @@ def test_what_a_data_location_must_lie_apart_from(tmp_path: Path) -> None:
             }
         },
     )
-    assert data_location_host.claims_of(places, Registry(places), ["/mine", "/tier"], "gpu-01") == {
+    assert claims_of(places, Registry(places), ["/mine", "/tier"], "gpu-01") == {
         places.etc: "Stowage's own",
         places.var: "Stowage's own",
         places.run: "Stowage's own",
@@ -229,6 +236,6 @@ def test_a_table_of_another_time_proves_nothing(tmp_path: Path) -> None:
 def test_components_that_others_could_replace_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StowageError):
-        data_location_host.check_components(f"{tmp_path}/file/stowage")
+        check_components(f"{tmp_path}/file/stowage")
     with pytest.raises(Refusal):
-        data_location_host.check_components(f"{tmp_path}/missing/stowage")
+        check_components(f"{tmp_path}/missing/stowage")

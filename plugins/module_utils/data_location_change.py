@@ -1,0 +1,302 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Choosing, changing and clearing the data location of this host.
+
+Each operation finds out everything first, notes what differs, and only then acts, so that a prediction is what a run
+does. What is acted on is held open: no path is looked up twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from . import data_locations, records
+from . import mounts as mount_table
+from .adoption import ADOPTED, find_adoptions, take_in, take_over
+from .data_location_folder import Folder, give_up, make_parts
+from .data_location_place import check_place, check_unclaimed, claims_of, disk_under, read_fstab, read_mounts
+from .data_locations import KIND, DataLocation, NotThere
+from .differences import Differences
+from .drive_records import Holdings
+from .errors import Refusal, StowageError
+from .former_locations import counted, find_lost, load_known, sort_former, write_former
+from .owner import Mark, Registry, claim, read_mark
+from .paths import check_path, resolve
+from .places import Places
+
+SYSTEM_DISK_WARNING = "this is the system disk: drive copies share its space with the operating system"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an operator asks for."""
+
+    path: str
+    max_bytes: int
+    host: str
+    """The host's name in the inventory."""
+    adopt: Sequence[str] = ()
+    """Names of directories below ``drives/`` to take in as copies."""
+    adopt_from: str = ""
+    """The host whose data location this is by its mark: it was renamed, or its disk was moved here."""
+    forget: Sequence[str] = ()
+    """Identities of data locations that are gone for good."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is true once the operation is done."""
+
+    location: DataLocation | None
+    kind: str
+    """The disk in plain words."""
+    holdings: Holdings
+    former: Sequence[DataLocation]
+    warnings: Sequence[str]
+
+
+def choose(places: Places, choice: Choice, differences: Differences, check_mode: bool) -> Outcome:
+    """Make *choice* the data location of this host; a change leaves the copies of the former one where they are."""
+    with contextlib.ExitStack() as stack:
+        return _Choosing(places, choice, differences, stack).run(check_mode)
+
+
+class _Choosing:
+    """One choice: what is there, what is wanted, and the way from one to the other."""
+
+    def __init__(self, places: Places, choice: Choice, differences: Differences, stack: contextlib.ExitStack) -> None:
+        self.places = places
+        self.choice = choice
+        self.host = choice.host
+        self.differences = differences
+        self.stack = stack
+        self.registry = Registry(places)
+        self.path = resolve(check_path(choice.path, "path"))  # this may have a disk mounted, so first
+        self.mounts = read_mounts(choice.host)
+        self.warnings: list[str] = []
+        self.known = load_known(places, choice.forget, self.mounts, differences, self.warnings)
+        self.recorded = self.known.present
+        self.lost = find_lost(places, choice.host, self.mounts)
+        self.lost.pop(self.path, None)
+
+    def run(self, check_mode: bool) -> Outcome:
+        choice = self.choice
+        mount = check_place(self.path, self.host, self.mounts, read_fstab())
+        self._check_host()
+        self._check_apart()
+        folder = Folder.open(self.path, check_mode, self.warnings, self.stack)
+        self._check_recorded_is_there(folder)
+        folder.check_marks_possible(mount)
+        folder = replace(folder, mark=self._mark(folder.fd))
+        self._check_no_clone(folder)
+        adoptions = find_adoptions(self.places, choice.adopt, self.host, choice.adopt_from, folder.fd, self.warnings)
+        folder.check_content(bool(adoptions))
+        disk, on_system_disk = disk_under(mount, self.mounts)
+        if on_system_disk:
+            self.warnings.append(SYSTEM_DISK_WARNING)
+
+        wanted = self._wanted(folder)
+        kept, empty = sort_former(self.known, self.lost, wanted, self.mounts, self.warnings)
+        takeovers = self._takeovers(folder, kept)
+        kept = [replace(location, host=self.host) if location.path in takeovers else location for location in kept]
+        self._note(wanted, folder, kept, takeovers)
+        for adoption in adoptions:
+            self.differences.note(f"copy {adoption.name}", ADOPTED, adoption.state)
+        if not check_mode:
+            fd = folder.made(self.differences, self.stack)
+            for path, taken in takeovers.items():
+                take_over(taken, path, choice.adopt_from, self.host, self.differences)
+            if folder.mark is None:
+                claim(fd, KIND, self.path, wanted.identity, self.host)
+                self.differences.act(f"marked {self.path} as the data location of {self.host}")
+            make_parts(fd, self.path, self.differences)
+            for location in empty:
+                give_up(location, self.mounts, self.registry, self.differences)
+            for location in self.known.gone:
+                self.registry.remove(location.path)
+            self._record(wanted, fd, kept)
+            take_in(self.places, adoptions, fd, self.host, self.differences)
+        holdings = self._holdings(wanted)
+        self.warnings.extend(
+            f"{path} has no mark of this host's copies; it is left alone" for path in holdings.strangers
+        )
+        return Outcome(wanted, disk, holdings, kept, self.warnings)
+
+    def _check_host(self) -> None:
+        recorded, old = self.recorded, self.choice.adopt_from
+        if recorded is None or recorded.host == self.host:
+            return
+        name = f"data location {recorded.path}"
+        if recorded.host != old:
+            raise Refusal(
+                name,
+                f"it was chosen when this host was {recorded.host}, and this host is {self.host} now",
+                f"if the host was renamed, take it over with adopt_from: {recorded.host}",
+            )
+        if recorded.path != self.path:
+            raise Refusal(
+                name, f"it still belongs to {old}", "take it over where it is first, and change it afterwards"
+            )
+
+    def _check_apart(self) -> None:
+        own = [location.path for location in self.known.all]
+        claims = claims_of(self.places, self.registry, [self.path, *own], self.host)
+        claims.update({path: f"what is marked as a {mark.kind} of this host," for path, mark in self.lost.items()})
+        claims.update({path: "this host's data location" for path in own if path != self.path})
+        check_unclaimed(self.path, claims)
+
+    def _check_recorded_is_there(self, folder: Folder) -> None:
+        if folder.fd is None and self.recorded is not None and self.recorded.path == self.path:
+            raise NotThere(self.recorded, "missing", "the folder is not there")
+
+    def _mark(self, fd: int | None) -> Mark | None:
+        """Return the mark of the folder when it is this host's, or refuse it."""
+        if fd is None:
+            return None
+        mark = read_mark(fd)
+        ours = (self.host, self.choice.adopt_from)
+        recorded = self.recorded
+        if recorded is not None and recorded.path == self.path:
+            if mark is not None and mark.host in ours:
+                recorded = replace(recorded, host=mark.host)  # taking over may have been cut short
+            data_locations.verify(fd, recorded, self.mounts)
+        if mark is None:
+            return None
+        if mark.kind != KIND:
+            raise Refusal(
+                f"path {self.path}", f"it is marked as a {mark.kind} of host {mark.host}", "choose another folder"
+            )
+        if mark.host not in ours:
+            raise Refusal(
+                f"path {self.path}",
+                f"it is the data location of host {mark.host}, and this host is {self.host}",
+                f"if its disk was moved here or the host was renamed, take it over with adopt_from: {mark.host}",
+            )
+        return mark
+
+    def _check_no_clone(self, folder: Folder) -> None:
+        """Refuse a clone of the present data location, which has the same mark: both would be this host's."""
+        recorded = self.recorded
+        if recorded is None or folder.mark is None or recorded.identity != folder.mark.identity:
+            return
+        try:
+            original = data_locations.open_verified(recorded, self.mounts)
+        except NotThere:
+            return  # the same disk, mounted in another place
+        self.stack.callback(os.close, original)
+        if not os.path.sameopenfile(original, folder.nearest):
+            raise Refusal(
+                f"path {self.path}",
+                f"it is a clone of the data location {recorded.path}, which is there too",
+                "unmount one of them, or choose another folder",
+            )
+
+    def _wanted(self, folder: Folder) -> DataLocation:
+        identity = folder.mark.identity if folder.mark is not None else str(uuid.uuid4())
+        filesystem = mount_table.identify(folder.nearest, self.mounts)
+        recorded = self.recorded
+        if recorded is not None and recorded.identity == identity and filesystem.matches(recorded.filesystem):
+            filesystem = recorded.filesystem  # a disk's device name may change at any boot
+        return DataLocation(self.path, self.choice.max_bytes, self.host, filesystem, identity)
+
+    def _takeovers(self, folder: Folder, former: Sequence[DataLocation]) -> dict[str, int]:
+        """Return the folders, open, that still belong to the host that is given up for this one."""
+        old = self.choice.adopt_from
+        folders = {}
+        if folder.mark is not None and folder.mark.host == old != self.host:
+            folders[self.path] = folder.nearest
+        for location in former:
+            if location.host == old != self.host:
+                try:
+                    folders[location.path] = data_locations.open_verified(location, self.mounts)
+                except NotThere:
+                    continue  # it has been warned of, and keeps its old host until it can be seen
+                self.stack.callback(os.close, folders[location.path])
+        return folders
+
+    def _note(
+        self, wanted: DataLocation, folder: Folder, kept: Sequence[DataLocation], takeovers: Mapping[str, int]
+    ) -> None:
+        note, recorded, mark = self.differences.note, self.recorded, folder.mark
+        note("path", wanted.path, recorded.path if recorded is not None else None)
+        note("max_bytes", wanted.max_bytes, recorded.max_bytes if recorded is not None else None)
+        note("host", wanted.host, recorded.host if recorded is not None else None)
+        note(f"folder {self.path}", "a directory", "a directory" if folder.fd is not None else "absent")
+        note(f"mark of {self.path}", f"data location of {self.host}", f"data location of {mark.host}" if mark else None)
+        for path in takeovers:
+            note(f"copies in {path}", f"of {self.host}", f"of {self.choice.adopt_from}")
+        folder.note_parts(self.differences)
+        note("claims found by their marks", sorted(self.lost), [])
+        note("registered claim", True, mark is not None and self._is_registered(wanted))
+        note("former", sorted(one.path for one in kept), sorted(one.path for one in self.known.former))
+
+    def _is_registered(self, wanted: DataLocation) -> bool:
+        return self.registry.all().get(self.path) == {"kind": KIND, "name": self.path, "identity": wanted.identity}
+
+    def _record(self, wanted: DataLocation, fd: int, kept: Sequence[DataLocation]) -> None:
+        for path, mark in self.lost.items():
+            self.registry.add(path, mark)
+            self.differences.act(f"registered the {mark.kind} {path}, found by its mark")
+        if not self._is_registered(wanted):
+            own = read_mark(fd)
+            if own is None:
+                raise StowageError(f"{self.path}: its owner mark is gone again; is another program removing it?")
+            self.registry.add(self.path, replace(own, name=self.path))
+        # The former ones first: a run that is cut short in between must not forget where copies are.
+        write_former(self.places, kept, self.differences)
+        if records.write(self.places.data_location_json, wanted.to_json()):
+            self.differences.act(f"recorded {self.path} in {self.places.data_location_json}")
+        recorded = self.recorded
+        if recorded is not None and recorded.identity == wanted.identity and recorded.path != wanted.path:
+            self.registry.remove(recorded.path)
+
+    def _holdings(self, wanted: DataLocation) -> Holdings:
+        """Return what is in the data location after a run, or is there before one that only predicts."""
+        present = data_locations.load(self.places)
+        if present is None or present.identity != wanted.identity:
+            return Holdings()
+        return data_locations.holdings([present], self.mounts)
+
+
+def clear(places: Places, host: str, forget: Sequence[str], differences: Differences, check_mode: bool) -> Outcome:
+    """Take this host's data location away; refused while the host holds, or may hold, any copy."""
+    mounts = read_mounts(host)
+    warnings: list[str] = []
+    known = load_known(places, forget, mounts, differences, warnings)
+    _check_holds_nothing(host, {one.path: data_locations.holdings([one], mounts) for one in known.all})
+    if known.present is not None:
+        differences.note("path", None, known.present.path)
+        differences.note("max_bytes", None, known.present.max_bytes)
+    differences.note("former", [], sorted(location.path for location in known.former))
+    if not check_mode:
+        registry = Registry(places)
+        for location in known.all:
+            give_up(location, mounts, registry, differences)
+        for location in known.gone:
+            registry.remove(location.path)
+        if records.remove(places.data_location_json):
+            differences.act(f"removed {places.data_location_json}")
+        write_former(places, [], differences)
+    return Outcome(None, "", Holdings(), [], warnings)
+
+
+def _check_holds_nothing(host: str, held: Mapping[str, Holdings]) -> None:
+    found = {path: len(holdings.copies) for path, holdings in held.items() if holdings.copies}
+    if found:
+        where = ", ".join(f"{number} below {path}" for path, number in found.items())
+        raise Refusal(
+            "data location",
+            f"host {host} holds {counted(sum(found.values()))} ({where})",
+            "delete their drives (state: absent) and wait until the copies are gone",
+        )
+    strangers = {path: len(holdings.strangers) for path, holdings in held.items() if holdings.strangers}
+    if strangers:
+        where = ", ".join(f"{number} below {path}/drives" for path, number in strangers.items())
+        raise Refusal("data location", f"what has no mark may be a copy ({where})", "look at it and move it away")
+    for holdings in held.values():
+        for error in holdings.unseen:
+            raise Refusal("data location", f"host {host} may hold copies that cannot be seen", str(error))

@@ -1,0 +1,168 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The folder of a data location, held open: what is in it, making it and its parts, and giving it up."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import data_locations
+from .copies import opened
+from .data_location_place import check_components
+from .data_locations import CONDEMNED, DRIVES, LOCKS, PENDING, DataLocation
+from .differences import Differences
+from .errors import Refusal
+from .mounts import Mount
+from .owner import XATTR, Mark, Registry, read_mark, release
+from .syscalls import open_beneath
+
+FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NO_DIRECTORY = (errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
+"""What opening a file, a symlink or another mount below the folder fails with."""
+_PARTS = (DRIVES, b".stowage", LOCKS, b".stowage-trash", PENDING, CONDEMNED)
+_PRIVATE = "0:0 0700"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder that was chosen, as it is before a run."""
+
+    path: str
+    parent: int
+    """What it is in; in check mode what there is of that."""
+    fd: int | None
+    """None while it is not there."""
+    mark: Mark | None = None
+
+    @property
+    def nearest(self) -> int:
+        return self.parent if self.fd is None else self.fd
+
+    @classmethod
+    def open(cls, path: str, check_mode: bool, warnings: list[str], stack: contextlib.ExitStack) -> Folder:
+        """Open the folder at the resolved *path* until *stack* is left.
+
+        :raises Refusal: when anybody but root could put another one in its place
+        """
+        directory, name = os.path.split(path)
+        if check_mode and not os.path.lexists(directory):
+            # An earlier task of the same play may be what makes it.
+            warnings.append(f"path {path}: {directory} does not exist; taken to be made before a run")
+            while not os.path.lexists(directory):
+                directory, name = os.path.split(directory)
+            check_components(directory)
+        else:
+            check_components(path)
+        parent = os.open(directory, FLAGS)
+        stack.callback(os.close, parent)
+        try:
+            fd = os.open(name, FLAGS, dir_fd=parent)
+        except FileNotFoundError:
+            return cls(path, parent, None)
+        stack.callback(os.close, fd)
+        return cls(path, parent, fd)
+
+    def made(self, differences: Differences, stack: contextlib.ExitStack) -> int:
+        """Return the folder, open until *stack* is left, which is made when it is not there."""
+        if self.fd is not None:
+            return self.fd
+        name = os.fsencode(os.path.basename(self.path))
+        os.mkdir(name, 0o755, dir_fd=self.parent)
+        fd = open_beneath(self.parent, name)
+        stack.callback(os.close, fd)
+        os.fchmod(fd, 0o755)
+        os.fsync(self.parent)
+        differences.act(f"made the folder {self.path}")
+        return fd
+
+    def check_marks_possible(self, mount: Mount) -> None:
+        try:
+            os.getxattr(self.nearest, XATTR)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                raise Refusal(
+                    f"path {self.path}",
+                    f"its filesystem ({mount.fstype}) cannot hold an owner mark (trusted extended attribute)",
+                    "use ext4, XFS or btrfs",
+                ) from error
+            if error.errno != errno.ENODATA:
+                raise
+
+    def check_content(self, adopting: bool) -> None:
+        """Refuse a folder without a mark that holds what looks like ours: it was copied, restored, or is someone's."""
+        if self.fd is None or self.mark is not None:
+            return
+        if names_in(self.fd, DRIVES) and not adopting:
+            raise Refusal(
+                f"path {self.path}",
+                "its folder drives holds something, and there is no mark that it is Stowage's",
+                "name the directories to take in with adopt, or choose another folder",
+            )
+        for part in (PENDING, CONDEMNED):
+            if names_in(self.fd, part):
+                raise Refusal(
+                    f"path {self.path}",
+                    f"{os.fsdecode(part)} holds something, and there is no mark that it is Stowage's",
+                    "look at it and move it away, or choose another folder",
+                )
+
+    def note_parts(self, differences: Differences) -> None:
+        for part in _PARTS:
+            state = "absent" if self.fd is None else _state(self.fd, part)
+            differences.note(os.path.join(self.path, os.fsdecode(part)), _PRIVATE, state)
+
+
+def make_parts(fd: int, path: str, differences: Differences) -> None:
+    """Make the directories inside a data location, for root alone; made now, because a full disk cannot make them."""
+    for part in _PARTS:
+        if _state(fd, part) == _PRIVATE:
+            continue
+        with contextlib.suppress(FileExistsError):  # it may be there with another owner or mode
+            os.mkdir(part, 0o700, dir_fd=fd)
+        with opened(fd, part) as inner:
+            os.fchown(inner, 0, 0)
+            os.fchmod(inner, 0o700)
+        differences.act(f"made {os.path.join(path, os.fsdecode(part))} root's alone")
+
+
+def give_up(location: DataLocation, mounts: Sequence[Mount], registry: Registry, differences: Differences) -> None:
+    """Take the mark and the empty parts away; the folder itself stays."""
+    fd = data_locations.open_verified(location, mounts)
+    try:
+        for part in reversed(_PARTS):
+            try:
+                os.rmdir(part, dir_fd=fd)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                    raise
+        mark = read_mark(fd)
+        if mark is not None:
+            release(fd, mark)
+    finally:
+        os.close(fd)
+    registry.remove(location.path)
+    differences.act(f"gave up {location.path}; the folder stays")
+
+
+def names_in(fd: int, part: bytes) -> list[bytes]:
+    """Return what is in a directory inside the data location; nothing when it is not there."""
+    try:
+        with opened(fd, part) as inner:
+            return sorted(os.fsencode(name) for name in os.listdir(inner))
+    except FileNotFoundError:
+        return []
+
+
+def _state(fd: int, part: bytes) -> str:
+    """Return owner and mode of a directory inside the data location."""
+    try:
+        with opened(fd, part) as inner:
+            status = os.fstat(inner)
+    except FileNotFoundError:
+        return "absent"
+    return f"{status.st_uid}:{status.st_gid} {stat.S_IMODE(status.st_mode):04o}"

@@ -1,0 +1,177 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where a data location may be: on a disk of this host's own, apart from everything else, and out of others' reach."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+
+from . import data_locations, drive_records, filesystems, records
+from . import mounts as mount_table
+from .data_locations import KIND
+from .disks import Disks
+from .drives import SCRATCH, SHARED
+from .errors import Refusal
+from .mounts import Mount
+from .owner import Registry
+from .paths import is_within, overlap, resolve
+from .places import Places
+
+SHARED_RULE = "a data location must be on this machine's own disk — to use shared storage, make a shared drive instead"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def read_mounts(host: str) -> list[Mount]:
+    """Return the mount table, or say that the host cannot tell what it has mounted."""
+    try:
+        return mount_table.read()
+    except FileNotFoundError:
+        data_locations.check_reported(host, [])
+        raise
+
+
+def read_fstab() -> str:
+    try:
+        with open("/etc/fstab", encoding="utf-8", errors="surrogateescape") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return ""
+
+
+def is_local(mount: Mount) -> bool:
+    return not mount_table.is_shared(mount.fstype) and not mount_table.is_pseudo(mount.fstype)
+
+
+def check_place(path: str, host: str, mounts: Sequence[Mount], fstab: str) -> Mount:
+    """Return the mount that a data location at the resolved *path* would be on, or refuse it."""
+    name = f"path {path}"
+    data_locations.check_reported(host, [mount for mount in mounts if is_local(mount)])
+    mount = mount_table.of_path(path, mounts)
+    if mount_table.is_shared(mount.fstype):
+        raise Refusal(name, SHARED_RULE)
+    if not is_local(mount):
+        raise Refusal(name, f"{mount.point} is {mount.fstype}, which no disk keeps", "choose a folder on a local disk")
+    if mount.read_only:
+        raise Refusal(name, f"the filesystem at {mount.point} is read-only", "choose a folder on another disk")
+    for point in unmounted_points(path, fstab, mounts):
+        raise Refusal(name, f"{point} is in /etc/fstab and is not mounted", "mount it, then choose again")
+    return mount
+
+
+def unmounted_points(path: str, fstab: str, mounts: Sequence[Mount]) -> list[str]:
+    """Return the mount points in *fstab* at or above *path* where nothing is mounted."""
+    mounted = {mount.point for mount in mounts}
+    lines = (line.split() for line in fstab.splitlines() if not line.lstrip().startswith("#"))
+    points = {_unescaped(fields[1]).rstrip("/") for fields in lines if len(fields) >= 3}
+    return sorted(point for point in points - mounted if point.startswith("/") and is_within(path, point))
+
+
+def _unescaped(field: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), field)
+
+
+def disk_under(mount: Mount, mounts: Sequence[Mount]) -> tuple[str, bool]:
+    """Return the word for the disk under *mount*, and whether it is the system disk."""
+    local = [each for each in mounts if not mount_table.is_shared(each.fstype)]
+    for filesystem in filesystems.survey(local, Disks.read()):
+        if filesystem.mount.device == mount.device:
+            return filesystem.kind, filesystem.system_disk
+    return "", False
+
+
+# -- Apart from everything else
+
+
+def relation(path: str, other: str) -> str:
+    """Return how the resolved *path* lies to *other*, as a verb; empty when they lie apart."""
+    if not overlap(path, other):
+        return ""
+    return "is" if path == other else "is inside" if is_within(path, other) else "contains"
+
+
+def check_unclaimed(path: str, claims: Mapping[str, str]) -> None:
+    """Refuse *path* when it overlaps any of *claims*, which names what is at each path."""
+    for other, what in sorted(claims.items()):
+        lies = relation(path, resolve(other))
+        if lies:
+            raise Refusal(f"path {path}", f"it {lies} {what} {other}", "choose a folder apart from it")
+
+
+def claims_of(places: Places, registry: Registry, own: Iterable[str], host: str) -> dict[str, str]:
+    """Return what a data location must lie apart from on this host, by path.
+
+    :param own: the paths of this host's data locations, which may be claimed by them already
+    """
+    claims = dict.fromkeys((places.etc, places.var, places.run), "Stowage's own")
+    layout = records.read(places.layout_json) or {}
+    for name, location in layout.get("locations", {}).items():
+        claims[location["path"]] = f"the storage layout's {name}"
+    if layout.get("volume_root"):
+        claims[layout["volume_root"]] = "the volume root"
+    for drive in drive_records.load_all(places):
+        for index, path in sources_on(drive, host):
+            claims[path] = f"source {index} of drive {drive.workspace}/{drive.name},"
+    mine = set(own)
+    for path, entry in registry.all().items():
+        if entry["kind"] != KIND or path not in mine:
+            claims[path] = f"the {entry['kind'].replace('-', ' ')}"
+    return claims
+
+
+def sources_on(drive: drive_records.Drive, host: str) -> list[tuple[int, str]]:
+    """Return the sources of *drive*, with their numbers, that name a path on *host*."""
+    if drive.spec is None or drive.absent:
+        return []
+    found = []
+    for index, source in enumerate(drive.spec["sources"]):
+        everywhere = source["node_scope"] in (SHARED, SCRATCH) and (
+            not source["eligible_nodes"] or host in source["eligible_nodes"]
+        )
+        if everywhere or source["node"] == host:
+            found.append((index, source["path"]))
+    return found
+
+
+# -- Out of others' reach
+
+
+def check_components(path: str) -> None:
+    """Refuse a resolved *path* when anybody but root could put something else in its place."""
+    current = ""
+    for component in path.split("/")[1:]:
+        _check_safe(current or "/", path)
+        current = f"{current}/{component}"
+    if os.path.lexists(path):
+        _check_safe(path, path)
+
+
+def _check_safe(directory: str, path: str) -> None:
+    name = f"path {path}"
+    try:
+        status = os.lstat(directory)
+    except FileNotFoundError:
+        raise Refusal(
+            name,
+            f"{directory} does not exist, and only the last folder is created",
+            "mount the disk that it is for, or create it",
+        ) from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise Refusal(name, f"{directory} is not a directory", "choose another folder")
+    if status.st_uid != 0:
+        raise Refusal(
+            name,
+            f"{directory} belongs to user {status.st_uid}, who could put another folder in its place",
+            f"chown root {directory}, or choose another folder",
+        )
+    # In a sticky directory nobody but root can rename what root owns; the folder itself has to be root's alone.
+    sticky = status.st_mode & stat.S_ISVTX and directory != path
+    if status.st_mode & 0o022 and not sticky:
+        raise Refusal(
+            name,
+            f"{directory} can be written by others than root (mode {stat.S_IMODE(status.st_mode):04o}), who could put"
+            " another folder in its place",
+            f"chmod go-w {directory}, or choose another folder",
+        )
