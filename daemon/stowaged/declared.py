@@ -40,6 +40,8 @@ class Declared:
     targets: tuple[Target, ...] = ()
     data_location: DataLocation | None = None
     drives: tuple[Drive, ...] = ()
+    former: tuple[DataLocation, ...] = ()
+    """Data locations that this host had before: copies of deleted drives go there too."""
 
 
 def load(places: Places, host: str) -> Declared:
@@ -52,12 +54,12 @@ def load(places: Places, host: str) -> Declared:
     targets = _locations(places) + _sources(drives, host)
     if data_location is not None:
         targets.append(Target(DATA_LOCATION, data_location.path, data_location.filesystem))
-    return Declared(tuple(targets), data_location, tuple(drives))
+    return Declared(tuple(targets), data_location, tuple(drives), tuple(data_locations.load_former(places)))
 
 
 def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
     """Return what changes whenever a file under /etc/stowage was replaced, so that the rest is not read again."""
-    paths = [places.layout_json, places.data_location_json]
+    paths = [places.layout_json, places.data_location_json, places.former_locations_json]
     paths += [drive_records.record_path(places, workspace) for workspace in drive_records.workspaces(places)]
     found = []
     for path in paths:

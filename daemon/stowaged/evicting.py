@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Callable
 
 from stowage_core import events, eviction, eviction_plan
-from stowage_core.data_locations import DataLocation
+from stowage_core.data_locations import DataLocation, NotThere
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
 
@@ -38,6 +38,10 @@ RATE = 10_000.0
 """Files deleted per second at most."""
 
 
+def _limits(configuration: Settings) -> eviction_plan.Settings:
+    return eviction_plan.Settings(minimum_age_s=configuration.minimum_age_s, boot_grace_s=configuration.boot_grace_s)
+
+
 class Evicting:
     """One run at a time; between runs, whether one is due is decided from figures that are there already."""
 
@@ -58,6 +62,7 @@ class Evicting:
         self._under_way = False
         self._wait_until = 0.0
         self._hurried = float("-inf")
+        self._swept = float("-inf")
         before = sections.last("evictions") or {}
         self._removed: dict[str, int] = before.get("removed", {})
         self._removed_bytes: int = before.get("removed_bytes", 0)
@@ -80,7 +85,36 @@ class Evicting:
                     self._recover(location)
             elif figures.copies_known:
                 self._act(location, declared, configuration, figures, answer["filesystem"])
+        self._sweep_former(declared, configuration)
         self.publish()
+
+    def _sweep_former(self, declared: Declared, configuration: Settings) -> None:
+        """Now and then, while there are deleted drives, remove their copies from earlier data locations too."""
+        if not declared.former or not any(drive.absent for drive in declared.drives) or self._children.running(KEY):
+            return
+        if time.monotonic() - self._swept < RETRY_DELETED_S:
+            return
+        self._swept = time.monotonic()
+        limits = replace(_limits(configuration), start_free=0.0, stop_free=0.0)
+
+        def body(send: Send) -> None:
+            for location in declared.former:
+                try:
+                    eviction.evict(self._places, replace(location, max_bytes=0), limits, rate=RATE, report=send)
+                except NotThere as error:
+                    send({"step": "left", "copy": "any", "why": str(error)})
+
+        self._children.start(KEY, body, self._take_former, self._end_former, SILENCE_S)
+
+    def _take_former(self, message: Message) -> None:
+        if message.get("step") == "emptied":
+            self._count(message)
+        elif message.get("step") in ("kept", "left"):
+            self._say(f"copy {message['copy']}: stays in an earlier data location: {message['why']}")
+
+    def _end_former(self, ending: Ending) -> None:
+        if ending.error:
+            self._say(f"removing copies of deleted drives from earlier data locations: {ending.error}")
 
     def _act(
         self,
@@ -98,9 +132,7 @@ class Evicting:
             self._settle()
         if not (deleted or pressed) or time.monotonic() < self._wait_until:
             return
-        limits = eviction_plan.Settings(
-            minimum_age_s=configuration.minimum_age_s, boot_grace_s=configuration.boot_grace_s
-        )
+        limits = _limits(configuration)
         if configuration.evict == "on" and pressed:
             if self._under_way:
                 limits = replace(limits, start_free=limits.stop_free)
@@ -195,12 +227,9 @@ class Evicting:
                 for name in message["victims"]
             ]
         elif step == "emptied":
-            reason = message["reason"]
-            self._removed[reason] = self._removed.get(reason, 0) + 1
-            self._removed_bytes += message.get("allocated") or 0
+            self._count(message)
             self._figures.removed(message["copy"])
             self._plan = [one for one in self._plan if one["copy"] != message["copy"]]
-            self._say(f"copy {message['copy']}: removed: {eviction_plan.REASONS[reason]}")
         elif step in ("kept", "kept aside", "foreign", "left"):
             self._say(f"copy {message['copy']}: stays: {message['why']}")
         elif step == "put back":
@@ -209,6 +238,12 @@ class Evicting:
             self._finish(message["result"], path, by_pressure)
         if step in ("planned", "emptied"):
             self.publish()
+
+    def _count(self, message: Message) -> None:
+        reason = message["reason"]
+        self._removed[reason] = self._removed.get(reason, 0) + 1
+        self._removed_bytes += message.get("allocated") or 0
+        self._say(f"copy {message['copy']}: removed: {eviction_plan.REASONS[reason]}")
 
     def _finish(self, result: Mapping[str, Any], path: str, by_pressure: bool) -> None:
         self._plan = []

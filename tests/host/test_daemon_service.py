@@ -149,6 +149,20 @@ def test_the_copy_of_a_deleted_drive_goes_whatever_the_mode(
     assert wait_for(lambda: set(daemon.copies()) == {"ml.kept"})
 
 
+def test_the_copy_of_a_deleted_drive_goes_from_an_earlier_data_location_too(
+    disk: Path, start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.gone", state="absent")
+    lab.copy("ml.kept")
+    daemon = start()
+    former = {key: value for key, value in lab.location.to_json().items() if key != "max_bytes"}
+    records.write(daemon.places.former_locations_json, {"locations": [{**former, "left": 1.0}]})
+    daemon.start()
+    wait_for(lambda: lab.names() == ["ml.kept"] and lab.trash() == [])
+    wait_for(lambda: daemon.state("evictions")["removed"] == {"deleted": 1})
+
+
 def test_killed_at_any_moment_of_an_eviction(
     small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
 ) -> None:
