@@ -204,12 +204,14 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.stowage.host.plugins.module_utils import (
+    accounts,
     environment_file,
-    layout_host,
+    layout_directories,
     mounts,
     own_files,
     records,
 )
+from ansible_collections.stowage.host.plugins.module_utils.access_check import check_users
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
 from ansible_collections.stowage.host.plugins.module_utils.layout import (
@@ -220,7 +222,13 @@ from ansible_collections.stowage.host.plugins.module_utils.layout import (
     moved,
     resolve,
 )
-from ansible_collections.stowage.host.plugins.module_utils.layout_host import MountRule, Place, User, Wanted
+from ansible_collections.stowage.host.plugins.module_utils.layout_directories import Wanted
+from ansible_collections.stowage.host.plugins.module_utils.layout_places import (
+    MountRule,
+    Place,
+    check_same_filesystem,
+    find_all,
+)
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.mounts import FilesystemId
@@ -274,15 +282,15 @@ def overrides_of(module: AnsibleModule) -> tuple[dict[str, str | None], dict[str
 def wanted_of(module: AnsibleModule) -> Wanted:
     """Return who is to own the directories that are ours to make."""
     owner, group, mode = (module.params[name] for name in ("owner", "group", "mode"))
-    uid = None if owner is None else layout_host.find_owner(owner)
-    gid = None if group is None else layout_host.find_group(group)
+    uid = None if owner is None else accounts.find_owner(owner)
+    gid = None if group is None else accounts.find_group(group)
     if owner is not None and uid is None:
         expect(module, "owner", f"there is no user {owner!r} on this host")
     if group is not None and gid is None:
         expect(module, "group", f"there is no group {group!r} on this host")
     return Wanted(
-        owner if uid is None else layout_host.owner_name(uid),
-        group if gid is None else layout_host.group_name(gid),
+        owner if uid is None else accounts.owner_name(uid),
+        group if gid is None else accounts.group_name(gid),
         None if mode is None else mode_of(mode),
         uid,
         gid,
@@ -299,10 +307,10 @@ def mode_of(text: str) -> int:
     return mode
 
 
-def users_of(module: AnsibleModule) -> list[User]:
+def users_of(module: AnsibleModule) -> list[accounts.User]:
     users = []
     for name in module.params["users"]:
-        user = layout_host.find_user(name)
+        user = accounts.find_user(name)
         if user is None:
             expect(module, "users", f"there is no user {name!r} on this host")
         else:
@@ -416,17 +424,17 @@ def lay_out(
     systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
     units = units_of(module, systemctl)
     former = former_layout(host.layout_json)
-    places = layout_host.find_all(layout, mounts.read())
+    places = find_all(layout, mounts.read())
     for name in ("root", *NAMES):
         rules[name].check(name, places[name])
         if name in former["locations"] and not module.params["accept_new_filesystem"]:
-            layout_host.check_same_filesystem(name, places[name], former["locations"][name])
+            check_same_filesystem(name, places[name], former["locations"][name])
 
-    changing = [one for one in layout_host.directories(layout, places, wanted) if one.differs]
+    changing = [one for one in layout_directories.directories(layout, places, wanted) if one.differs]
     for directory in changing:
         now = None if directory.present is None else directory.present.to_json()
         differences.note(f"directory {directory.path}", directory.wanted.to_json(), now)
-    layout_host.check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
+    check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
     record = record_of(layout, places, rules, prefix, former)
     note_record(differences, record, former)
     environment = environment_file.render(layout.settings(prefix))
@@ -444,9 +452,9 @@ def lay_out(
 
     for directory in changing:
         verb = "make" if directory.present is None else "set owner and mode of"
-        do(f"{verb} directory {directory.path}", partial(layout_host.make, directory.path, directory.wanted))
+        do(f"{verb} directory {directory.path}", partial(layout_directories.make, directory.path, directory.wanted))
     if changing and not module.check_mode:
-        layout_host.check_users(users, layout_host.find_all(layout, mounts.read()), wanted)
+        check_users(users, find_all(layout, mounts.read()), wanted)
     if record != former:
         do(f"write {host.layout_json}", partial(records.write, host.layout_json, record))
     if environment_differs:

@@ -18,7 +18,7 @@ from ansible_collections.stowage.host.plugins.modules.storage_layout import (
 )
 from stowage_core import records
 from stowage_core.errors import Refusal, StowageError
-from stowage_core.layout_host import MountRule
+from stowage_core.layout_places import MountRule
 from stowage_core.places import Places
 
 

@@ -1,0 +1,46 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Paths that do not answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from stowage_core import answers
+from stowage_core.answers import check_answers
+from stowage_core.errors import Refusal, StowageError
+
+
+def test_a_path_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def dead(path: str) -> os.stat_result:
+        if path == "/dead":
+            time.sleep(60)
+        return real(path)
+
+    monkeypatch.setattr(answers, "_PATIENCE", 0.3)
+    monkeypatch.setattr(answers.os, "stat", dead)
+    started = time.monotonic()
+    with pytest.raises(StowageError) as error:
+        check_answers([("runs", "/"), ("cache", "/dead")])
+    assert str(error.value) == "cache: /dead does not answer within 0 s; see whether its server is up"
+    assert time.monotonic() - started < 5
+
+
+def test_a_stale_handle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(path: str) -> NoReturn:
+        raise OSError(116, "Stale file handle", path)
+
+    monkeypatch.setattr(answers.os, "stat", stale)
+    with pytest.raises(Refusal, match="^runs: /x: Stale file handle; mount it anew$"):
+        check_answers([("runs", "/x")])
+
+
+def test_a_missing_path_is_an_answer(tmp_path: Path) -> None:
+    check_answers([("runs", str(tmp_path)), ("cache", str(tmp_path / "missing"))])
