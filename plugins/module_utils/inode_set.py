@@ -18,7 +18,10 @@ class InodeSet:
 
     def add(self, dev: int, ino: int) -> bool:
         """Puts an inode in and says whether it is new."""
-        entries = self._devices.setdefault(dev, {})
+        try:
+            entries = self._devices[dev]
+        except KeyError:
+            entries = self._devices[dev] = {}
         bit = 1 << (ino & 255)
         seen = entries.get(ino >> 8, 0)
         entries[ino >> 8] = seen | bit

@@ -143,8 +143,9 @@ class Disk:
         command("umount", str(self.path))
 
     def forget(self) -> None:
-        """Has nothing of it in memory any more."""
+        """Has nothing of it in memory any more; unmounting alone leaves the device's blocks there."""
         self.unmount()
+        Path("/proc/sys/vm/drop_caches").write_text("3")
         self.mount()
 
 
