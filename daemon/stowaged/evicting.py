@@ -69,6 +69,7 @@ class Evicting:
         self._plan: list[dict[str, Any]] = []
         self._planned: tuple[str, ...] = ()
         self._blocked = ""
+        self._kept: dict[str, str] = {}
         self._figures: Figures | None = None
         self._mode = "plan"
 
@@ -231,7 +232,9 @@ class Evicting:
             self._figures.removed(message["copy"])
             self._plan = [one for one in self._plan if one["copy"] != message["copy"]]
         elif step in ("kept", "kept aside", "foreign", "left"):
-            self._say(f"copy {message['copy']}: stays: {message['why']}")
+            if self._kept.get(message["copy"]) != message["why"]:
+                self._kept[message["copy"]] = message["why"]
+                self._say(f"copy {message['copy']}: stays: {message['why']}")
         elif step == "put back":
             self._say(f"copy {message['copy']}: put back")
         elif "result" in message:
@@ -241,6 +244,7 @@ class Evicting:
 
     def _count(self, message: Message) -> None:
         reason = message["reason"]
+        self._kept.pop(message["copy"], None)
         self._removed[reason] = self._removed.get(reason, 0) + 1
         self._removed_bytes += message.get("allocated") or 0
         self._say(f"copy {message['copy']}: removed: {eviction_plan.REASONS[reason]}")

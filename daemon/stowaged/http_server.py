@@ -156,7 +156,7 @@ class Server:
         method, path, protocol = words
         headers = {
             name.strip().lower(): value.strip().lower()
-            for name, _, value in (line.partition(":") for line in lines[1:])
+            for name, _colon, value in (line.partition(":") for line in lines[1:])
         }
         has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         close = has_body or headers.get("connection") == "close" or protocol == "HTTP/1.0"

@@ -35,6 +35,7 @@ class Leases:
         self._children = children
         self._say = say
         self._pins: list[Pin] | None = None
+        self._held: set[str] = set()
         self._unreadable = ""
         self._touched: dict[str, float] = {}
         self._tried: dict[str, float] = {}
@@ -47,6 +48,7 @@ class Leases:
         except (StowageError, OSError) as error:
             # Then nobody knows which copies are held: all of them may be.
             self._pins, unreadable = None, str(error)
+        self._held = {pin.copy for pin in self._pins or []}
         if unreadable and unreadable != self._unreadable:
             self._say(unreadable)
         self._unreadable = unreadable
@@ -83,18 +85,9 @@ class Leases:
         if ending.error:
             self._say(f"leases: {ending.error}")
 
-    @property
-    def unreadable(self) -> str:
-        """Why it is not known which copies are held; empty when it is."""
-        return self._unreadable
-
-    def holders(self) -> dict[str, str]:
-        """Return by copy name which pin holds it."""
-        return {pin.copy: pin.described for pin in self._pins or []}
-
     def holds(self, copy: str) -> bool | None:
         """Return whether a lease holds *copy*; None when that is not known."""
-        return None if self._pins is None else any(pin.copy == copy for pin in self._pins)
+        return None if self._pins is None else copy in self._held
 
     def shown(self) -> dict[str, Any]:
         found = self._pins or []

@@ -1,24 +1,14 @@
 # Copyright: Stowage contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: E402 - the documentation comes before the imports
 """The zip application of the daemon, built on the controller."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import os
-import tempfile
-from pathlib import Path
-from typing import Any
-
-from ansible import constants as C  # noqa: N812
-from ansible.errors import AnsibleError
-from ansible.plugins.lookup import LookupBase
-
 DOCUMENTATION = r"""
 name: daemon_application
-author: Stowage contributors
+author: Stowage contributors (@stowage)
 short_description: Build the application of daemon, exporter and command
 description:
   - Builds one file out of the collection's own sources, in a temporary directory of the controller that Ansible removes
@@ -41,6 +31,17 @@ _raw:
   type: list
   elements: str
 """
+
+import hashlib
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible import constants as C  # noqa: N812
+from ansible.errors import AnsibleError
+from ansible.plugins.lookup import LookupBase
 
 COLLECTION = Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,206 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""When what is measured, and what stays known of it; the children are only noted, not started."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowage_core import mounts, records
+from stowage_core.data_locations import DataLocation
+from stowage_core.mounts import FilesystemId
+from stowage_core.places import Places
+from stowaged.answers import Hung, no_answer
+from stowaged.children import Ending
+from stowaged.declared import DATA_LOCATION, Declared, Target
+from stowaged.figures import Figures
+from stowaged.measuring import record_path
+from stowaged.sections import Sections
+from stowaged.settings import Settings
+
+TABLE = mounts.parse(
+    b"20 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+    b"30 20 8:2 / /mnt/nvme0 rw - xfs /dev/nvme0n1 rw\n"
+    b"40 20 0:50 / /lustre rw - lustre mgs:/scratch rw\n"
+)
+FIGURES = {"bytes": 5, "allocated": 4096, "files": 2, "complete": True, "reason": ""}
+
+
+class NotedChildren:
+    """Children that are started by noting them."""
+
+    def __init__(self) -> None:
+        self.started: dict[str, tuple[Any, Any, Any]] = {}
+        self.rounds: list[str] = []
+
+    def running(self, key: str) -> bool:
+        return key in self.started
+
+    def left_behind(self, key: str) -> bool:
+        return False
+
+    def start(self, key: str, body: Any, on_message: Any, on_end: Any, silence_s: float) -> None:
+        self.rounds.append(key)
+        self.started[key] = (body, on_message, on_end)
+
+    def send(self, key: str, message: dict[str, Any]) -> None:
+        self.started[key][1](message)
+
+    def end(self, key: str, error: str = "") -> None:
+        self.started.pop(key)[2](Ending(error))
+
+
+class Host:
+    def __init__(self, home: Path) -> None:
+        self.places = Places.under(str(home))
+        self.children = NotedChildren()
+        self.hung = Hung(self.children)  # type: ignore[arg-type]
+        self.said: list[str] = []
+        self.figures = Figures(self.places, self.children, self.hung, self.said.append, lambda: None)  # type: ignore[arg-type]
+        self.settings = Settings(scan_interval_s=300)
+
+    def declare(self, *targets: Target, location: DataLocation | None = None) -> None:
+        self.targets = targets
+        self.figures.declare(Declared(targets, location), self.settings)
+
+    def answer(self, **available: bool) -> None:
+        answers = {}
+        for target in self.targets:
+            name = target.object.partition("/")[2] or target.object
+            there = available.get(name.replace("-", "_"), True)
+            reason = "" if there else f"{target.path}: missing"
+            answers[target.object] = {"object": target.object, "available": there, "reason": reason}
+        self.figures.answered(answers)
+
+    def due(self) -> list[str]:
+        """Return the filesystems of which a measurement began."""
+        self.children.rounds = []
+        self.figures.measure_when_due(TABLE, self.settings)
+        return self.children.rounds
+
+    def shown(self, section: str = "locations") -> dict[str, Any]:
+        sections = Sections(self.places, self.said.append)
+        self.figures.publish(sections)
+        found = sections.last(section)
+        assert found is not None
+        return {one.get("location", one.get("mountpoint")): one for one in found[section]}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+RUNS, CACHE = Target("location/runs", "/mnt/nvme0/runs"), Target("location/cache", "/mnt/nvme0/cache")
+STATE, SHARED = Target("location/state", "/srv/state"), Target("location/packages", "/lustre/packages")
+
+
+def test_one_child_for_each_filesystem_every_interval(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.declare(RUNS, CACHE, STATE)
+    host.answer()
+    assert host.due() == ["measure/8:2", "measure/8:1"]
+    body = host.children.started["measure/8:2"][0]
+    assert [target.object for target in body.targets] == ["location/runs", "location/cache"]
+    assert host.due() == []
+    now = time.monotonic() + 301
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert host.due() == []  # the first ones are still at work
+    host.children.end("measure/8:2")
+    assert host.due() == ["measure/8:2"]
+
+
+def test_a_hung_filesystem_waits(host: Host) -> None:
+    host.declare(RUNS, STATE)
+    host.hung.note("8:2", "probe/1")
+    assert host.due() == ["measure/8:1"]
+    host.figures.answered({RUNS.object: no_answer(RUNS)})
+    assert host.shown()["runs"]["answers"] is False
+
+
+def test_what_is_shared_is_measured_by_one_host(host: Host) -> None:
+    host.declare(SHARED)
+    host.answer()
+    assert host.due() == [] and host.shown()["packages"]["elsewhere"] is True
+    host.settings = Settings(measure_shared=True)
+    assert host.due() == ["measure/0:50"] and host.shown()["packages"]["elsewhere"] is False
+
+
+def test_the_last_complete_figures_stay(host: Host) -> None:
+    host.declare(RUNS)
+    host.answer()
+    host.due()
+    host.children.send("measure/8:2", {"object": "location/runs", "measured": 100.0, **FIGURES})
+    host.children.end("measure/8:2")
+    before = host.shown()["runs"]
+    assert (before["bytes"], before["complete"], before["measured"]) == (5, True, 100.0)
+    host.figures.hurry("/mnt/nvme0")
+    host.figures._due.clear()
+    host.due()
+    host.children.send(
+        "measure/8:2", {"object": "location/runs", **FIGURES, "complete": False, "bytes": 1, "reason": "a: no"}
+    )
+    after = host.shown()["runs"]
+    assert (after["bytes"], after["complete"], after["measured"], after["reason"]) == (5, False, 100.0, "a: no")
+    host.children.end("measure/8:2", "killed")
+    assert host.shown()["runs"]["bytes"] == 5 and "killed" in host.said[-1]
+
+
+def test_what_is_missing_is_incomplete_and_measured_as_soon_as_it_is_back(host: Host) -> None:
+    host.declare(RUNS)
+    host.answer()
+    host.due()
+    host.children.send("measure/8:2", {"object": "location/runs", "measured": 100.0, **FIGURES})
+    host.children.end("measure/8:2")
+    host.answer(runs=False)
+    assert not host.shown()["runs"]["complete"] and host.shown()["runs"]["bytes"] == 5
+    host.answer(runs=False)
+    assert host.said.count("/mnt/nvme0/runs: missing") == 1
+    assert host.due() == []
+    host.answer()
+    assert host.said[-1] == "location/runs: is there again"
+    assert host.due() == ["measure/8:2"]
+
+
+def test_figures_of_before_the_daemon_was_started(host: Host) -> None:
+    records.write(record_path(host.places, "location/runs"), {**FIGURES, "measured": 50.0, "filesystem": None})
+    host.declare(RUNS)
+    host.answer()
+    shown = host.shown()["runs"]
+    assert (shown["bytes"], shown["measured"], shown["complete"]) == (5, 50.0, False)
+
+
+def test_copies_come_and_go(host: Host) -> None:
+    location = DataLocation("/mnt/nvme0/stowage", 0, "gpu-01", FilesystemId("xfs", "u", "/dev/nvme0n1"), "id")
+    host.declare(Target(DATA_LOCATION, location.path, location.filesystem), location=location)
+    host.answer()
+    host.due()
+    assert not host.figures.copies_known and host.shown()["data-location"]["bytes"] is None
+    for name in ("ml.a", "ml.b"):
+        copy = {"copy": name, "identity": name, "created": 1.0, "filling": False, "measured": 100.0, **FIGURES}
+        host.children.send("measure/8:2", copy)
+    host.children.send("measure/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.a", "ml.b"]})
+    assert host.figures.copies_known and host.shown()["data-location"]["bytes"] == 10
+    assert host.figures.allocated() == 8192
+    host.children.send("measure/8:2", {"copy": "ml.a", "identity": "ml.a", "created": 1.0, "complete": False})
+    assert host.figures.copy_records()["ml.a"].bytes == 5 and not host.figures.copy_records()["ml.a"].complete
+    host.children.send("measure/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.b"]})
+    assert [copy.name for copy in host.figures.copies()] == ["ml.b"]
+    host.figures.removed("ml.b")
+    assert host.figures.copies() == []
+
+
+def test_each_filesystem_is_shown_once(host: Host) -> None:
+    host.declare(RUNS, CACHE)
+    space = {"size": 100, "free": 50, "avail": 50, "files": 10, "files_free": 5}
+    one = {"id": "8:2", "mountpoint": "/mnt/nvme0", "device": "/dev/nvme0n1", "fstype": "xfs", "shared": False, **space}
+    answers = {
+        target.object: {"object": target.object, "available": True, "reason": "", "filesystem": one}
+        for target in (RUNS, CACHE)
+    }
+    host.figures.answered(answers)
+    shown = host.shown("filesystems")
+    assert list(shown) == ["/mnt/nvme0"] and shown["/mnt/nvme0"]["objects"] == ["location/runs", "location/cache"]
