@@ -51,7 +51,7 @@ def run(bench: Bench) -> None:
     try:
         connection = _connected()
         seconds, size = [], 0
-        for _ in range(20 if bench.quick else 100):
+        for _round in range(20 if bench.quick else 100):
             start = time.perf_counter()
             connection.request("GET", "/metrics")
             size = len(connection.getresponse().read())
@@ -66,7 +66,7 @@ def run(bench: Bench) -> None:
 
 
 def _connected() -> http.client.HTTPConnection:
-    for _ in range(200):
+    for _round in range(200):
         connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=10)
         try:
             connection.request("GET", "/healthz")

@@ -104,7 +104,7 @@ def test_planning_removes_nothing(small_disk: Callable[..., Any], start: Callabl
     daemon.start()
     plan = wait_for(lambda: daemon.state("evictions").get("plan"))
     assert [one["copy"] for one in plan] == names[: len(plan)] and plan[0]["reason"] == "full"
-    for _ in range(3):
+    for _round in range(3):
         daemon.cycle()
     assert lab.names() == names
     planned = [event for event in events.read(daemon.places) if event["reason"] == "EvictionPlanned"]
@@ -125,7 +125,7 @@ def test_nothing_can_go_is_said_once(
         daemon = start(lab, evict="on")
         daemon.start()
         wait_for(lambda: daemon.state("evictions").get("blocked"))
-        for _ in range(3):
+        for _round in range(3):
             daemon.cycle()
     assert lab.names() == names
     blocked = [event for event in events.read(daemon.places) if event["reason"] == "EvictionBlocked"]
@@ -372,7 +372,7 @@ def test_it_holds_nothing_on_a_disk_between_its_work(disk: Path, start: Callable
     lab.copy("ml.cache")
     daemon = start(lab, scan_interval_s=300)
     daemon.start()
-    wait_for(lambda: daemon.copies())
+    wait_for(daemon.copies)
     held = [os.readlink(f"/proc/{daemon.process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{daemon.process.pid}/fd")]  # type: ignore[union-attr]
     assert [path for path in held if path.startswith(str(disk))] == []
     assert os.readlink(f"/proc/{daemon.process.pid}/cwd") == "/"  # type: ignore[union-attr]
@@ -416,7 +416,7 @@ def test_commands(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> N
     stopped = daemon.command("status")
     assert stopped.returncode == 1 and "has not finished a cycle" in stopped.stdout
     daemon.start()
-    wait_for(lambda: daemon.copies())
+    wait_for(daemon.copies)
     shown = daemon.command("status")
     assert shown.returncode == 0 and "ml/cache" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 80

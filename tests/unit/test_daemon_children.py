@@ -82,7 +82,7 @@ def test_a_silent_child_is_given_up_and_one_that_shows_life_is_not(loop: Loop) -
         time.sleep(60)
 
     def alive(send: Send) -> None:
-        for _ in range(6):
+        for _round in range(6):
             time.sleep(0.1)
             send({})
 

@@ -242,7 +242,7 @@ def test_requests(running: Running) -> None:
 
 def test_one_connection_serves_many_requests(running: Running) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", running.server.port, timeout=5)
-    for _ in range(3):
+    for _round in range(3):
         connection.request("GET", "/metrics")
         assert len(connection.getresponse().read()) == len(running.body)
     connection.close()
