@@ -112,7 +112,7 @@ class Measurement:
                 os.close(self._fd)
                 self._fd = -1
                 if not self._received.endswith(b"\n"):
-                    os.kill(self.pid, signal.SIGKILL)
+                    self.kill()
         self.gone()
         return self._usage
 
@@ -130,7 +130,7 @@ class Measurement:
 
     def kill(self) -> None:
         """Ends the measurement; `finished` then gives an incomplete usage."""
-        if not self.gone():
+        if not self.gone():  # only then is the number still the child's
             os.kill(self.pid, signal.SIGKILL)
 
     def gone(self) -> bool:

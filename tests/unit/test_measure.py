@@ -235,6 +235,10 @@ def test_a_child_that_is_killed_gives_an_incomplete_usage(root_fd: int) -> None:
 
     measurement = measure_in_child(wait)
     measurement.kill()
+    deadline = time.monotonic() + 5
+    while not measurement.gone():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     usage = wait_for(measurement)
     assert (usage.complete, usage.problems) == (False, ("the measuring process ended before it was done",))
 
