@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Callable
 
 from .errors import Refusal, StowageError
-from .forked import fork
+from .forked import close_all_but, fork
 
 _PATIENCE = 20.0
 Tell = Callable[[object], None]
@@ -31,7 +31,11 @@ def in_child(work: Callable[[Tell], None], described: Callable[[int], str]) -> l
         os.write(writing, json.dumps(value).encode("ascii") + b"\n")
 
     def child() -> None:
-        os.close(reading)
+        # A child that stays behind must not keep the connection open that the module answers on.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        close_all_but(writing)
         try:
             work(tell)
         except BaseException as error:

@@ -23,7 +23,7 @@ from .data_locations import KIND, DataLocation, NotThere
 from .differences import Differences
 from .drive_records import Holdings
 from .errors import Refusal, StowageError
-from .former_locations import counted, find_lost, load_known, sort_former, write_former
+from .former_locations import counted, find_lost, is_being_emptied, load_known, sort_former, write_former
 from .owner import Mark, Registry, claim, read_mark
 from .paths import check_path, resolve
 from .places import Places
@@ -268,6 +268,11 @@ def clear(places: Places, host: str, forget: Sequence[str], differences: Differe
     warnings: list[str] = []
     known = load_known(places, forget, mounts, differences, warnings)
     _check_holds_nothing(host, {one.path: data_locations.holdings([one], mounts) for one in known.all})
+    for location in known.all:
+        if is_being_emptied(location, mounts):
+            raise Refusal(
+                "data location", f"{location.path} is still being emptied by stowaged", "clear it when that is done"
+            )
     if known.present is not None:
         differences.note("path", None, known.present.path)
         differences.note("max_bytes", None, known.present.max_bytes)

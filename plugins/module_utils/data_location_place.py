@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,13 +14,12 @@ from .data_locations import KIND
 from .disks import Disks
 from .drives import SCRATCH, SHARED
 from .errors import Refusal
-from .mounts import Mount
+from .mounts import Mount, unescaped
 from .owner import Registry
 from .paths import is_within, overlap, resolve
 from .places import Places
 
 SHARED_RULE = "a data location must be on this machine's own disk — to use shared storage, make a shared drive instead"
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def read_mounts(host: str) -> list[Mount]:
@@ -65,12 +63,8 @@ def unmounted_points(path: str, fstab: str, mounts: Sequence[Mount]) -> list[str
     """Return the mount points in *fstab* at or above *path* where nothing is mounted."""
     mounted = {mount.point for mount in mounts}
     lines = (line.split() for line in fstab.splitlines() if not line.lstrip().startswith("#"))
-    points = {_unescaped(fields[1]).rstrip("/") for fields in lines if len(fields) >= 3}
+    points = {unescaped(os.fsencode(fields[1])).rstrip("/") for fields in lines if len(fields) >= 3}
     return sorted(point for point in points - mounted if point.startswith("/") and is_within(path, point))
-
-
-def _unescaped(field: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), field)
 
 
 def disk_under(mount: Mount, mounts: Sequence[Mount]) -> tuple[str, bool]:

@@ -124,11 +124,17 @@ def _found(path: str, mark: Mark, mounts: Sequence[Mount]) -> DataLocation:
 
 
 def _may_hold(location: DataLocation, holdings: Holdings, mounts: Sequence[Mount]) -> bool:
-    if holdings.copies or holdings.strangers or holdings.unseen:
-        return True
+    return bool(holdings.copies or holdings.strangers or holdings.unseen) or is_being_emptied(location, mounts)
+
+
+def is_being_emptied(location: DataLocation, mounts: Sequence[Mount]) -> bool:
+    """Return whether the daemon has yet to empty copies that are gone from *location*.
+
+    :raises NotThere: when it is not there
+    """
     fd = data_locations.open_verified(location, mounts)
     try:
-        return bool(names_in(fd, CONDEMNED))  # still to be emptied
+        return bool(names_in(fd, CONDEMNED))
     finally:
         os.close(fd)
 

@@ -116,7 +116,8 @@ class Mount:
         return "ro" in self.options or "ro" in self.super_options
 
 
-def _unescaped(field: bytes) -> str:
+def unescaped(field: bytes) -> str:
+    """Return a field of mountinfo, fstab or an export table with the octal escapes of its white space undone."""
     return os.fsdecode(_OCTAL.sub(lambda match: bytes((int(match.group(1), 8),)), field))
 
 
@@ -136,12 +137,12 @@ def parse(text: bytes) -> list[Mount]:
                 int(number),
                 int(parent),
                 device.decode("ascii"),
-                _unescaped(root),
-                _unescaped(point),
-                tuple(_unescaped(options).split(",")),
-                _unescaped(fstype),
-                _unescaped(source),
-                tuple(_unescaped(super_options).split(",")),
+                unescaped(root),
+                unescaped(point),
+                tuple(unescaped(options).split(",")),
+                unescaped(fstype),
+                unescaped(source),
+                tuple(unescaped(super_options).split(",")),
             )
         except (ValueError, UnicodeDecodeError) as error:
             raise StowageError(f"mountinfo: cannot read the line {line!r}") from error

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-import os
 import re
+
+from .mounts import unescaped
 
 KERNEL_TABLE = "/proc/fs/nfsd/exports"
 ALL_TABLE = "/var/lib/nfs/etab"
 
 _LINE = re.compile(rb"(\S+)\s+(\S.*)")
-_OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 def exported() -> list[str]:
@@ -39,5 +39,5 @@ def parse(text: bytes) -> list[str]:
     for line in text.splitlines():
         match = None if line.startswith(b"#") else _LINE.match(line)
         if match is not None and b"v4root" not in re.split(rb"[(),]", match.group(2)):
-            paths.append(os.fsdecode(_OCTAL.sub(lambda octal: bytes((int(octal.group(1), 8),)), match.group(1))))
+            paths.append(unescaped(match.group(1)))
     return paths

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 
 from . import mounts as mount_table
 from .errors import StowageError, printable
-from .mounts import Mount
+from .mounts import Mount, unescaped
 from .syscalls import enter_mount_namespace
 
 _GONE = (errno.ENOENT, errno.ESRCH, errno.EINVAL)  # EINVAL: a task that has ended and is not reaped has no namespace
 _FIRST = 4096
-_OCTAL = re.compile(rb"\\([0-7]{3})")
 _LAYER_OPTIONS = ("upperdir", "workdir", "lowerdir+", "datadir+")
 _NAMESPACE_ROOT = re.compile(r"mnt:\[(\d+)\]")
 
@@ -68,7 +67,7 @@ def layer_paths(super_options: bytes) -> list[tuple[str, ...]]:
     for raw in super_options.split(b","):
         name, _equals, value = raw.partition(b"=")
         key = os.fsdecode(name)
-        text = os.fsdecode(_OCTAL.sub(lambda match: bytes((int(match.group(1), 8),)), value))
+        text = unescaped(value)
         if key == "lowerdir":
             parts = re.findall(r"(?:\\.|[^:\\])+", text, re.DOTALL)
         elif key in _LAYER_OPTIONS:
@@ -89,7 +88,7 @@ def overlays_of(text: bytes, seen_by: str) -> dict[str, Overlay]:
         if fstype == b"overlay":
             layers = layer_paths(options)
         elif fstype == b"ecryptfs":
-            layers = [(os.fsdecode(_OCTAL.sub(lambda match: bytes((int(match.group(1), 8),)), source)),)]
+            layers = [(unescaped(source),)]
         else:
             continue
         device = fields[2].decode("ascii")

@@ -469,6 +469,14 @@ def test_clearing_is_refused_while_there_is_any_copy(host: Host, disk: Path, par
         host.clear()
 
 
+def test_clearing_waits_for_what_is_still_being_emptied(host: Host, disk: Path) -> None:
+    host.choose(disk / "stowage")
+    (disk / "stowage/.stowage-trash/condemned/ml.old.full-1").mkdir()
+    with pytest.raises(Refusal, match="is still being emptied by stowaged; clear it when that is done"):
+        host.clear()
+    assert mark_of(disk / "stowage") is not None
+
+
 def test_clearing_leaves_the_folder_and_what_is_not_ours(host: Host, disk: Path) -> None:
     host.choose(disk / "stowage")
     (disk / "stowage/notes").write_text("mine")
