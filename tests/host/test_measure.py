@@ -157,18 +157,19 @@ def test_a_subvolume_belongs_to_the_tree(small_disk: Callable[..., Any]) -> None
 
 
 def test_what_is_mounted_below_is_not_counted(disk: Path, small_disk: Callable[..., Any]) -> None:
-    (disk / "own").write_bytes(bytes(100))
+    (disk / "own").mkdir()
+    (disk / "own/file").write_bytes(bytes(100))
     (disk / "other").mkdir()
     (disk / "bound").mkdir()
     (disk / "bound file").touch()
     other = small_disk("ext4")
     (other.path / "large").write_bytes(bytes(100_000))
-    for source, place in ((other.path, "other"), (disk, "bound"), (other.path / "large", "bound file")):
+    for source, place in ((other.path, "other"), (disk / "own", "bound"), (other.path / "large", "bound file")):
         subprocess.run(["mount", "--bind", str(source), str(disk / place)], check=True)
     for workers in (1, 2):
         usage = usage_of(disk, workers)
         assert usage.complete
-        assert (usage.bytes, usage.files, usage.directories) == (100, 1, 1)
+        assert (usage.bytes, usage.files, usage.directories) == (100, 1, 2)
         assert sorted(usage.problems) == [
             f"{place}: another filesystem is mounted there" for place in ("bound file", "bound", "other")
         ]
