@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stowage_core import mounts, owner
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.places import Places
 from stowage_core.syscalls import filesystem_uuid, open_beneath
-
 
 SIZES = {"ext4": 16 << 20, "xfs": 300 << 20, "btrfs": 114 << 20}
 

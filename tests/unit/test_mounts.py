@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 
 import pytest
+
 from stowage_core import mounts
 from stowage_core.errors import StowageError
 from stowage_core.mounts import FilesystemId

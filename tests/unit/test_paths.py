@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stowage_core.errors import Refusal
 from stowage_core.paths import check_path, check_relative, is_within, overlap, overlaps
 
