@@ -11,6 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 
+from stowage_core.errors import printable
+
 from .version import VERSION
 
 Section = Mapping[str, Any]
@@ -47,7 +49,7 @@ def _gauges(
         for item in items:
             value = item.get(key)
             if value is not None:
-                family.add_metric([str(item[label]) for label in labels], float(value))
+                family.add_metric([printable(str(item[label])) for label in labels], float(value))
         families.append(family)
     return families
 

@@ -42,6 +42,8 @@ def main(places: Places) -> int:
         print(f"stowaged: {error}", file=sys.stderr)
         return 1
     os.chdir("/")
+    # A path may be no text at all: it is escaped in the log rather than fatal.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     service = Service(places, configuration)
     try:
         service.run()

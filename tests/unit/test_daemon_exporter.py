@@ -8,6 +8,7 @@ import datetime
 import http.client
 import ipaddress
 import json
+import os
 import re
 import socket
 import ssl
@@ -141,6 +142,12 @@ def test_every_metric_and_no_other(places: Places) -> None:
     assert samples(pages.metrics) == expected
     text = pages.metrics.decode()
     assert text.count("# HELP ") == text.count("# TYPE ") == len({name for name, _labels in expected})
+
+
+def test_a_mount_point_that_is_no_text() -> None:
+    one = {**STATE["filesystems"]["filesystems"][0], "mountpoint": os.fsdecode(b"/mnt/\xff\n")}
+    page = metrics.render("filesystems", {"filesystems": [one]})
+    assert b'mountpoint="/mnt/\\\\xff\\\\n"' in page
 
 
 def test_copies_can_be_left_out(places: Places) -> None:
