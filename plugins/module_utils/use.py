@@ -193,7 +193,7 @@ def _leads_on(dir_fd: int, path: str) -> bool:
 
 
 def _exports(path: str, real: str, victim: Victim, mounts: Sequence[Mount]) -> bool:
-    if any(overlap(one, other) for one in {path, real} for other in victim.paths):
+    if any(overlap(one, other) for one in (path, real) for other in victim.paths):
         return True
     mount = mount_table.of_path(real, mounts)
     if mount.device != victim.device:

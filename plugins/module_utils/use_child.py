@@ -123,11 +123,10 @@ class Identity:
 Then = Callable[[Optional[Identity], int], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Helper:
     pid: int
     link: socket.socket
-    then: Then | None = None
 
 
 class Prober:
@@ -139,32 +138,31 @@ class Prober:
     def __init__(self) -> None:
         self.pids: set[int] = set()
         self._spare: _Helper | None = None
-        self._aside: list[_Helper] = []
+        self._aside: list[tuple[_Helper, Then]] = []
 
     def ask(self, path: str, then: Then) -> None:
         helper = self._spare or self._start()
         self._spare = None
-        helper.then = then
         helper.link.send(os.fsencode(path))
-        if self._heard(helper, _ASIDE_AFTER_S):
+        if self._heard(helper, then, _ASIDE_AFTER_S):
             self._spare = helper
         else:
-            self._aside.append(helper)
+            self._aside.append((helper, then))
 
     def finish(self, patience_s: float) -> None:
         """Collect the answers that were late; what is still missing after *patience_s* seconds has none."""
         deadline = time.monotonic() + patience_s
-        for helper in self._aside:
-            if not self._heard(helper, max(0.0, deadline - time.monotonic())) and helper.then is not None:
-                helper.then(None, 0)
-        for helper in [*self._aside, *([self._spare] if self._spare else [])]:
+        for helper, then in self._aside:
+            if not self._heard(helper, then, max(0.0, deadline - time.monotonic())):
+                then(None, 0)
+        for helper in [*(helper for helper, _then in self._aside), *([self._spare] if self._spare else [])]:
             helper.link.close()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(helper.pid, signal.SIGKILL)
         self._aside, self._spare = [], None
 
     @staticmethod
-    def _heard(helper: _Helper, timeout_s: float) -> bool:
+    def _heard(helper: _Helper, then: Then, timeout_s: float) -> bool:
         helper.link.settimeout(max(timeout_s, 0.001))
         try:
             data = helper.link.recv(_ANSWER.size)
@@ -173,8 +171,7 @@ class Prober:
         if len(data) != _ANSWER.size:
             raise NoAnswerError("a process that looked died")
         number, dev, ino, links = _ANSWER.unpack(data)
-        assert helper.then is not None
-        helper.then(None if number else Identity(dev, ino, links), number)
+        then(None if number else Identity(dev, ino, links), number)
         return True
 
     def _start(self) -> _Helper:

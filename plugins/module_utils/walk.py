@@ -132,13 +132,13 @@ class Walk:
         self._report = report
         self._leaving = leaving
         self._prefix = prefix
+        self._root_fd = root_fd
         self._levels = [_Level("", root_fd, os.fstat(root_fd))]
         self._check_points: list[int] = []
 
     def __iter__(self) -> Iterator[Directory]:
-        root = self._levels[0]
-        assert root.fd is not None
-        visited: Directory | None = Directory(root.fd, os.fstat(root.fd), self, root.waiting)
+        fd = self._root_fd
+        visited: Directory | None = Directory(fd, os.fstat(fd), self, self._levels[0].waiting)
         try:
             while True:
                 if visited is not None:
@@ -181,15 +181,13 @@ class Walk:
         """
         levels = self._levels
         window = range(max(0, len(levels) - _WINDOW), len(levels))
-        depths = [depth for depth in window if levels[depth].waiting and levels[depth].fd is not None]
-        if sum(len(levels[depth].waiting) for depth in depths) < 2:
+        held = [(depth, fd) for depth in window if levels[depth].waiting and (fd := levels[depth].fd) is not None]
+        if sum(len(levels[depth].waiting) for depth, _fd in held) < 2:
             return None
-        depth = depths[0]
-        level = levels[depth]
-        assert level.fd is not None
-        name = level.waiting.pop()
+        depth, parent_fd = held[0]
+        name = levels[depth].waiting.pop()
         try:
-            return self._open(level.fd, name)[0], self.path(name, depth)
+            return self._open(parent_fd, name)[0], self.path(name, depth)
         except OSError as error:
             self._refused(error, name, depth)
             return None
@@ -241,15 +239,14 @@ class Walk:
         """
         levels = self._levels
         target = len(levels) - 1
-        if levels[target].fd is not None:
-            return levels[target].fd
-        held = target - 1
-        while levels[held].fd is None:
+        held = target
+        while (fd := levels[held].fd) is None:
             held -= 1
         stride = -(-(target - held) // _WINDOW)
         for depth in range(held + 1, target + 1):
             above, level = levels[depth - 1], levels[depth]
-            if not self._reopen(above, level):
+            fd = self._reopen(fd, level)
+            if fd is None:
                 return None
             if depth == target or (depth - held) % stride == 0:
                 level.kept = True
@@ -257,22 +254,22 @@ class Walk:
             if depth - 1 > held and not above.kept:
                 self._close(above)
         self._thin_out()
-        return levels[target].fd
+        return fd
 
-    def _reopen(self, above: _Level, level: _Level) -> bool:
-        assert above.fd is not None
+    def _reopen(self, parent_fd: int, level: _Level) -> int | None:
         what = "was moved or replaced while it was visited"
         try:
-            level.fd, status = self._open(above.fd, level.name)
+            fd, status = self._open(parent_fd, level.name)
+            level.fd = fd
             if (status.st_dev, status.st_ino) == (level.dev, level.ino):
-                return True
+                return fd
         except OSError as error:
             if error.errno not in _GONE:
                 what = os.strerror(error.errno or errno.EIO)
         depth = self._levels.index(level)
         self._report(Problem(self.path(depth=depth), what))
         self._forget(depth)
-        return False
+        return None
 
     def _thin_out(self) -> None:
         """Keeps the number of descriptors bounded whatever the shape of the tree."""
