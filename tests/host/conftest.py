@@ -79,7 +79,7 @@ def clear(directory: Path) -> None:
     """Unmount everything at or below a directory. A mount that stays busy is detached and then reported."""
     busy = []
     for point in mounts_at_or_below(directory):
-        for _ in range(20):
+        for _number in range(20):
             if subprocess.run(["umount", point], stderr=subprocess.DEVNULL, check=False).returncode == 0:
                 break
             time.sleep(0.05)

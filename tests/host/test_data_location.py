@@ -58,7 +58,7 @@ class Host:
         for check_mode in (True, False, False, True):
             differences = Differences()
             runs.append((operation(differences, check_mode), differences))
-        (_, predicted), (outcome, done), (again, repeated), (_, last) = runs
+        (_outcome, predicted), (outcome, done), (again, repeated), (_again, last) = runs
         assert predicted.diff() == done.diff()
         assert not predicted.actions
         assert not repeated.changed, repeated.diff()

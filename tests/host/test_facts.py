@@ -133,7 +133,7 @@ def hung(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def test_a_mount_that_hangs_is_reported_in_time(hung: str, tmp_path: Path) -> None:
     places = Places.under(str(tmp_path))
-    for _ in range(2):  # a second run must not add a second stuck process
+    for _number in range(2):  # a second run must not add a second stuck process
         start = time.monotonic()
         found = facts.gather(places, {})
         assert time.monotonic() - start < 3

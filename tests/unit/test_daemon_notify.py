@@ -33,7 +33,7 @@ def test_messages(manager: tuple[str, socket.socket]) -> None:
     notifier.status("two copies")
     notifier.status("two copies")
     notifier.stopping()
-    heard = [listener.recv(4096).decode() for _ in range(5)]
+    heard = [listener.recv(4096).decode() for _number in range(5)]
     assert heard[0] == "READY=1\nSTATUS=all is well"
     reloading, _equals, microseconds = heard[1].partition("\nMONOTONIC_USEC=")
     assert reloading == "RELOADING=1" and before <= int(microseconds) < before + 5_000_000

@@ -216,13 +216,13 @@ def declare(
 def test_several_workspaces_are_declared_at_once(tmp_path: Path) -> None:
     places = Places.under(str(tmp_path))
     lists = [{"name": "vision", "drives": [placed("a"), scratch("b")]}, {"name": "nlp", "drives": [placed("a")]}]
-    _, predicted = declare(places, *lists, check_mode=True)
+    predicted = declare(places, *lists, check_mode=True)[1]
     assert drive_records.workspaces(places) == []
     outcome, done = declare(places, *lists)
     assert predicted.diff() == done.diff()
     assert sorted(done.diff()["after"]) == ["nlp/a", "vision/a", "vision/b", "workspace nlp", "workspace vision"]
     assert outcome.names(absent=False) == {"vision": ["a", "b"], "nlp": ["a"]}
-    _, again = declare(places, *lists)
+    again = declare(places, *lists)[1]
     assert not again.changed
     assert not again.actions
     identities = {(drive.workspace, drive.name): drive.identity for drive in drive_records.load_all(places)}
@@ -237,7 +237,7 @@ def test_the_diff_shows_what_was_declared_and_no_identity(tmp_path: Path) -> Non
     declare(places, {"name": "vision", "drives": [placed("a")]})
     body = placed("a")
     body["spec"]["evictable"] = True
-    _, differences = declare(places, {"name": "vision", "drives": [body]})
+    differences = declare(places, {"name": "vision", "drives": [body]})[1]
     before, after = (differences.diff()[side]["vision/a"] for side in ("before", "after"))
     assert (before["spec"]["evictable"], after["spec"]["evictable"]) == (False, True)
     assert "identity" not in after

@@ -194,7 +194,8 @@ SPEC = {"sources": [{"node_scope": "placed", "path": ""}], "evictable": True}
 SHARED = {"sources": [{"node_scope": "shared", "path": "/lustre"}], "evictable": True}
 
 
-def drive(identity: str = "1", spec: Any = SPEC, **more: Any) -> Drive:
+def drive(identity: str = "1", **more: Any) -> Drive:
+    spec = more.pop("spec", SPEC)
     return Drive("ml", {"name": "a"}, spec, identity, **more)
 
 
