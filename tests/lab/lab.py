@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Throwaway hosts: systemd-nspawn machines with real systemd, SSH and disks of their own.
@@ -435,8 +434,7 @@ def up(lab: Lab, names: list[str], disks: list[str], size: str) -> None:
 
 
 def devices_of_mounts(path: Path) -> set[str]:
-    fields = (line.split(" ", 3) for line in path.read_text().splitlines())
-    return {device for _, _, device, _ in fields}
+    return {line.split(" ", 3)[2] for line in path.read_text().splitlines()}
 
 
 def filesystems_inside(lab: Lab) -> set[str]:
@@ -483,7 +481,7 @@ def remove_cgroups(lab: Lab) -> None:
     # Beside the unified hierarchy, nspawn makes groups of the same name in an old one.
     for hierarchy in (cgroups(), *Path("/sys/fs/cgroup").iterdir()):
         for cgroup in hierarchy.glob(f"stowage-lab-{lab.tag}-*") if hierarchy.is_dir() else ():
-            for directory, _, _ in os.walk(cgroup, topdown=False):
+            for directory, _directories, _files in os.walk(cgroup, topdown=False):
                 os.rmdir(directory)
 
 
