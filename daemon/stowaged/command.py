@@ -183,7 +183,7 @@ def _measure(options: argparse.Namespace, places: Places) -> int:
     for name, path in named:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            usage = measure.measure(fd)
+            usage = measure.Scan().measure(fd)
         finally:
             os.close(fd)
         complete = complete and usage.complete

@@ -16,13 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from stowage_core import copies, data_locations, measure, mounts, pace, records
+from stowage_core import copies, data_locations, mounts, records
 from stowage_core.copies import Copy, CopyRecord
 from stowage_core.data_locations import DRIVES, DataLocation
 from stowage_core.drive_records import Drive
 from stowage_core.drives import split_copy_name
 from stowage_core.errors import StowageError
+from stowage_core.measure import Engine, Scan, Usage
 from stowage_core.mounts import FilesystemId, Mount
+from stowage_core.pace import Pace
 from stowage_core.places import Places
 from stowage_core.sizes import Space
 
@@ -34,7 +36,7 @@ SILENCE_S = 120.0
 FILLED = ".astralyx-filled"
 """The file that a run which fills a copy writes last."""
 _BEAT_S = 1.0
-_PACE = pace.Pace()
+_ENGINE: Engine = Scan(pace=Pace())
 
 
 def record_path(places: Places, target: str) -> str:
@@ -76,7 +78,7 @@ class Measuring:
                     "reason": f"{target.path}: an empty directory on another filesystem than at the last measurement; "
                     "mount its disk",
                 }
-            usage = measure.measure(fd, pace=_PACE)
+            usage = _ENGINE.measure(fd)
         finally:
             os.close(fd)
         figures = _figures(usage)
@@ -112,7 +114,7 @@ class Measuring:
     def _copy(self, location_fd: int, copy: Copy, filesystem_bytes: int, send: Send) -> dict[str, Any]:
         try:
             with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(copy.name)) as fd:
-                usage = measure.measure(fd, pace=_PACE)
+                usage = _ENGINE.measure(fd)
                 filling = _waits_for_fill(fd, self.drives.get(copy.name))
         except OSError as error:
             return {
@@ -157,7 +159,7 @@ def _waits_for_fill(fd: int, drive: Drive | None) -> bool:
     return False
 
 
-def _figures(usage: measure.Usage) -> dict[str, Any]:
+def _figures(usage: Usage) -> dict[str, Any]:
     return {
         "bytes": usage.bytes,
         "allocated": usage.allocated,

@@ -62,8 +62,3 @@ class Rate:
             self._due = max(self._due, now - _LONGEST_SLEEP) + number * self._seconds_each
             if self._due > now:
                 time.sleep(self._due - now)
-
-
-def run_in_background() -> None:
-    """Lets the calling process run only on time that no other process of its control group or session wants."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -8,17 +8,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from select import select
 
 from run import Bench, command
 from trees import make_tree
 
-from stowage_core.measure import Usage, measure_in_child
+from stowage_core.measure import Scan, Usage
 
 _PEAK = """
 import os, resource, sys
-from stowage_core.measure import measure
-measure(os.open(sys.argv[1], os.O_RDONLY), workers=int(sys.argv[2]))
+from stowage_core.measure import Scan
+Scan(workers=int(sys.argv[2])).measure(os.open(sys.argv[1], os.O_RDONLY))
 print(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 """
 
@@ -55,13 +54,10 @@ def make_links(root: Path, files: int) -> None:
 
 def measured(path: Path, workers: int) -> Usage:
     fd = os.open(path, os.O_RDONLY)
-    measurement = measure_in_child(fd, workers=workers)
-    os.close(fd)
-    while True:
-        select([measurement], [], [])
-        usage = measurement.finished()
-        if usage is not None:
-            return usage
+    try:
+        return Scan(workers=workers).measure(fd)
+    finally:
+        os.close(fd)
 
 
 def measuring(path: Path, workers: int) -> Callable[[], object]:

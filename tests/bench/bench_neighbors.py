@@ -10,11 +10,13 @@ import signal
 import statistics
 import struct
 import time
+from pathlib import Path
 
 from run import Bench
 from trees import make_tree
 
-from stowage_core.measure import Measurement, measure_in_child
+from stowage_core.forked import fork
+from stowage_core.measure import Scan
 from stowage_core.pace import Pace
 
 # Short, so that what else the machine does falls on both alike.
@@ -77,20 +79,19 @@ class Neighbors:
         time.sleep(_SECONDS)
         return (self._rounds() - before) / (time.perf_counter() - start)
 
-    def rate_while_measuring(self, tree: os.PathLike[str]) -> float:
-        fd = os.open(tree, os.O_RDONLY)
-        before, start = self._rounds(), time.perf_counter()
-        measurement: Measurement | None = None
-        while time.perf_counter() - start < _SECONDS:
-            if measurement is None:
-                measurement = measure_in_child(fd, pace=Pace())
-            time.sleep(0.02)
-            if measurement.finished():
-                measurement = None
-        rate = (self._rounds() - before) / (time.perf_counter() - start)
-        if measurement is not None:
-            measurement.kill()
-            while not measurement.finished():
-                time.sleep(0.01)
-        os.close(fd)
-        return rate
+    def rate_while_measuring(self, tree: Path) -> float:
+        pid = fork(lambda: measure_on_and_on(tree))
+        try:
+            return self.rate()
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            if os.waitpid(pid, 0)[1] != signal.SIGKILL:
+                raise SystemExit("the measurement ended by itself")
+
+
+def measure_on_and_on(tree: Path) -> None:
+    """Measures as the daemon does, whose unit has this scheduling policy."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    fd = os.open(tree, os.O_RDONLY)
+    while Scan(pace=Pace()).measure(fd).complete:
+        pass

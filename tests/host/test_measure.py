@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from typing import Any
 import pytest
 
 from stowage_core.emptying import empty
-from stowage_core.measure import Usage, measure, measure_in_child
+from stowage_core.measure import Scan, Usage
+from stowage_core.use_child import answer_of
 
 NOBODY = 65534
 # What the largest file may be: ext4 holds 16 TiB less one block, the others 8 EiB less one byte.
@@ -41,7 +41,7 @@ def du_counts_directories() -> bool:
 def usage_of(path: Path, workers: int = 1) -> Usage:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return measure(fd, workers=workers)
+        return Scan(workers=workers).measure(fd)
     finally:
         os.close(fd)
 
@@ -183,16 +183,11 @@ def test_what_may_not_be_read_makes_it_incomplete(disk: Path, workers: int) -> N
     (disk / "closed/file").write_bytes(bytes(1000))
     (disk / "closed").chmod(0o700)
 
-    def as_nobody() -> int:
-        fd = os.open(disk, os.O_RDONLY)
+    def as_nobody() -> dict[str, Any]:
         os.setresuid(NOBODY, NOBODY, NOBODY)
-        return fd
+        return usage_of(disk, workers).to_json()
 
-    measurement = measure_in_child(as_nobody, workers=workers, deadline=10)
-    usage = None
-    while usage is None:
-        select.select([measurement], [], [], 1)
-        usage = measurement.finished()
-    assert not usage.complete
-    assert usage.problems == ("closed: Permission denied",)
-    assert usage.bytes == 10
+    usage = answer_of(as_nobody, deadline_s=10)
+    assert not usage["complete"]
+    assert usage["problems"] == ["closed: Permission denied"]
+    assert usage["bytes"] == 10

@@ -1,13 +1,11 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Counting trees, in one process, in several, and in a child."""
+"""Counting trees, in one process and in several."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import select
 import signal
 import stat
 import time
@@ -21,7 +19,7 @@ from hypothesis import strategies as st
 from stowage_core import measure_workers, syscalls
 from stowage_core.errors import StowageError
 from stowage_core.inode_set import InodeSet
-from stowage_core.measure import Measurement, Scan, Usage, measure, measure_in_child
+from stowage_core.measure import Scan, Usage
 from stowage_core.pace import Pace, Pacer, Rate
 from stowage_core.walk import Walk
 
@@ -74,9 +72,10 @@ def root_fd(tree: Path) -> Iterator[int]:
     os.close(fd)
 
 
+@pytest.mark.parametrize("pace", [None, Pace(1.0)])
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
-def test_totals_are_those_of_every_inode_once(tree: Path, root_fd: int, workers: int) -> None:
-    assert measure(root_fd, workers=workers) == expected(tree)
+def test_totals_are_those_of_every_inode_once(tree: Path, root_fd: int, workers: int, pace: Pace | None) -> None:
+    assert Scan(workers, pace).measure(root_fd) == expected(tree)
 
 
 def test_inodes_are_files_and_directories() -> None:
@@ -90,19 +89,6 @@ def test_an_inode_set_is_a_set(inodes: list[tuple[int, int]]) -> None:
     for inode in inodes:
         assert small.add(*inode) == (inode not in plain)
         plain.add(inode)
-
-
-@given(
-    st.builds(
-        Usage,
-        bytes=st.integers(0, 2**80),
-        files=st.integers(0),
-        complete=st.booleans(),
-        problems=st.lists(st.text()).map(tuple),
-    )
-)
-def test_a_usage_is_a_record(usage: Usage) -> None:
-    assert Usage.from_json(json.loads(json.dumps(usage.to_json()))) == usage
 
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -121,7 +107,7 @@ def test_what_cannot_be_read_makes_the_usage_incomplete(
     root_fd: int, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     unreadable(monkeypatch, 13)
-    usage = measure(root_fd, workers=workers)
+    usage = Scan(workers=workers).measure(root_fd)
     assert not usage.complete
     assert len(usage.problems) == 17
     assert all(text.endswith(": Permission denied") for text in usage.problems[:16])
@@ -133,7 +119,7 @@ def test_a_mount_below_is_told_and_is_not_incomplete(
     root_fd: int, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     unreadable(monkeypatch, 18)
-    usage = measure(root_fd, workers=workers)
+    usage = Scan(workers=workers).measure(root_fd)
     assert usage.complete
     assert usage.problems[0].endswith(": another filesystem is mounted there")
 
@@ -153,10 +139,10 @@ def test_a_worker_that_fails_is_an_error_and_no_hang(
 
     monkeypatch.setattr(Walk, "split", split)
     with pytest.raises(StowageError, match="a process ended before it was done"):
-        measure(root_fd, workers=2)
+        Scan(workers=2).measure(root_fd)
     assert how == "killed" or "told on stderr" in capfd.readouterr().err
     monkeypatch.setattr(Walk, "split", real)
-    assert measure(root_fd, workers=2).complete
+    assert Scan(workers=2).measure(root_fd).complete
 
 
 def test_workers_die_with_their_parent(root_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +155,7 @@ def test_workers_die_with_their_parent(root_fd: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(measure_workers, "close_all_but", wait)
     middle = os.fork()
     if not middle:
-        measure(root_fd, workers=2)
+        Scan(workers=2).measure(root_fd)
         os._exit(0)
     workers = [int.from_bytes(os.read(seen, 4), "little") for _number in range(2)]
     os.kill(middle, signal.SIGKILL)
@@ -188,69 +174,6 @@ def alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def wait_for(measurement: Measurement, seconds: float = 10) -> Usage:
-    deadline = time.monotonic() + seconds
-    while True:
-        usage = measurement.finished()
-        if usage is not None:
-            return usage
-        assert time.monotonic() < deadline
-        select.select([measurement], [], [], 0.05)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_child_measures(tree: Path, root_fd: int, workers: int) -> None:
-    measurement = Scan(workers=workers, pace=Pace(1.0)).start(root_fd, deadline=10)
-    assert wait_for(measurement) == expected(tree)
-    assert measurement.finished() == expected(tree)
-
-
-def test_a_child_opens_what_it_measures(tree: Path) -> None:
-    assert wait_for(measure_in_child(lambda: os.open(tree, os.O_RDONLY))) == expected(tree)
-    usage = wait_for(measure_in_child(lambda: os.open(tree / "missing", os.O_RDONLY)))
-    assert (usage.complete, usage.problems) == (False, ("No such file or directory",))
-
-
-def test_a_child_that_hangs_is_given_up_at_its_deadline() -> None:
-    def hang() -> int:
-        time.sleep(60)
-        return -1
-
-    measurement = measure_in_child(hang, deadline=0.1)
-    assert measurement.finished() is None
-    usage = wait_for(measurement)
-    assert (usage.complete, usage.problems) == (False, ("not measured in the time allowed",))
-    deadline = time.monotonic() + 5
-    while not measurement.gone():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_child_that_is_killed_gives_an_incomplete_usage(root_fd: int) -> None:
-    def wait() -> int:
-        time.sleep(60)
-        return root_fd
-
-    measurement = measure_in_child(wait)
-    measurement.kill()
-    deadline = time.monotonic() + 5
-    while not measurement.gone():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    usage = wait_for(measurement)
-    assert (usage.complete, usage.problems) == (False, ("the measuring process ended before it was done",))
-
-
-def test_a_child_holds_nothing_of_its_parent(root_fd: int) -> None:
-    seen, told = os.pipe()
-    measurement = measure_in_child(root_fd, pace=Pace(0.001))
-    os.close(told)
-    assert select.select([seen], [], [], 5)[0], "the child still holds the pipe"
-    os.close(seen)
-    measurement.kill()
-    wait_for(measurement)
 
 
 def test_a_pace_is_a_share_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
