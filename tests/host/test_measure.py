@@ -184,8 +184,9 @@ def test_what_may_not_be_read_makes_it_incomplete(disk: Path, workers: int) -> N
     (disk / "closed").chmod(0o700)
 
     def as_nobody() -> dict[str, Any]:
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        return usage_of(disk, workers).to_json()
+        with opened(disk) as fd:
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            return Scan(workers=workers).measure(fd).to_json()
 
     usage = answer_of(as_nobody, deadline_s=10)
     assert not usage["complete"]
