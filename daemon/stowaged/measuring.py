@@ -7,7 +7,6 @@ Everything here touches disks and runs in a child, which also keeps the records 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
@@ -33,8 +32,6 @@ from .children import Send
 from .declared import DATA_LOCATION, Target
 
 SILENCE_S = 120.0
-FILLED = ".astralyx-filled"
-"""The file that a run which fills a copy writes last."""
 _BEAT_S = 1.0
 _ENGINE: Engine = Scan(pace=Pace())
 
@@ -115,7 +112,6 @@ class Measuring:
         try:
             with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(copy.name)) as fd:
                 usage = _ENGINE.measure(fd)
-                filling = _waits_for_fill(fd, self.drives.get(copy.name))
         except OSError as error:
             return {
                 "copy": copy.name,
@@ -126,6 +122,7 @@ class Measuring:
             }
         workspace, drive = split_copy_name(copy.name)
         declared = self.drives.get(copy.name)
+        filling = declared is not None and copies.waits_for_fill(location_fd, declared)
         before = copies.load_record(self.places, copy.name)
         figures = _figures(usage)
         if not usage.complete and before is not None and before.identity == copy.identity and before.bytes is not None:
@@ -145,18 +142,6 @@ class Measuring:
         for name in names:
             if name.endswith(".json") and not name.startswith(".") and name[: -len(".json")] not in present:
                 _keep(send, functools.partial(copies.forget, self.places, name[: -len(".json")]))
-
-
-def _waits_for_fill(fd: int, drive: Drive | None) -> bool:
-    """Return whether a copy is one that a run has yet to fill: the run writes the mark last."""
-    if drive is None or drive.spec is None or not drive.spec.get("fill"):
-        return False
-    try:
-        with copies.opened(fd, os.fsencode(drive.path)) if drive.path else contextlib.nullcontext(fd) as folder:
-            os.stat(FILLED, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return True
-    return False
 
 
 def _figures(usage: Usage) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import copies, drive_records
-from .copies import opened
-from .data_location_folder import NO_DIRECTORY, names_in
+from .copies import names_in, opened
 from .data_locations import COPY, DRIVES, PENDING
 from .differences import Differences
 from .drives import check_name, copy_name, split_copy_name
 from .errors import Refusal
 from .owner import Mark, claim, read_mark, renew
 from .places import Places
+from .syscalls import NO_DIRECTORY
 
 ADOPTED = "adopted"
 
@@ -91,6 +91,8 @@ def _mark_of(fd: int | None, name: str) -> Mark | None:
     try:
         with opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
             return read_mark(child)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         if error.errno in NO_DIRECTORY:
             raise Refusal(

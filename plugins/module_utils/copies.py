@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -14,17 +13,19 @@ from typing import Any, NamedTuple
 
 from . import records
 from .data_locations import COPY, DRIVES, LOCKS, DataLocation
+from .drive_records import Drive
 from .drives import split_copy_name
 from .errors import Refusal, printable
 from .locks import lock
 from .owner import Mark, claim, read_mark
 from .places import Places
-from .syscalls import open_beneath
+from .syscalls import NO_DIRECTORY, open_beneath
 
 MATERIAL_BYTES = 1 << 30
 MATERIAL_FRACTION = 0.01
 USE_INTERVAL_S = 3600.0
 LOCK_TIMEOUT_S = 60.0
+_FILLED = b".astralyx-filled"
 
 
 class Copy(NamedTuple):
@@ -74,6 +75,18 @@ def opened(dir_fd: int, name: bytes) -> Iterator[int]:
         os.close(fd)
 
 
+def names_in(fd: int, part: bytes) -> list[bytes]:
+    """Return what is in a directory inside the data location; nothing when it is not there.
+
+    Opened anew each time: btrfs lists only what was there when a directory was opened.
+    """
+    try:
+        with opened(fd, part) as inner:
+            return sorted(os.fsencode(name) for name in os.listdir(inner))
+    except FileNotFoundError:
+        return []
+
+
 def present(location_fd: int, location: DataLocation) -> list[Copy]:
     """Return the copies in the verified data location open at *location_fd*; what bears no mark of theirs is none."""
     found = []
@@ -83,12 +96,24 @@ def present(location_fd: int, location: DataLocation) -> list[Copy]:
                 with opened(drives, os.fsencode(name)) as fd:
                     mark = own_mark(fd, name, location)
             except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV):
+                if error.errno in NO_DIRECTORY:
                     continue  # gone since it was listed, or no directory of this filesystem: not ours
                 raise
             if mark is not None:
                 found.append(Copy(name, mark.identity, mark.time))
     return found
+
+
+def waits_for_fill(location_fd: int, drive: Drive) -> bool:
+    """Return whether the run that fills the copy of *drive* has not finished: it writes a file there last."""
+    if drive.absent or not drive.spec or not drive.spec.get("fill"):
+        return False
+    path = b"/".join(part for part in (DRIVES, *map(os.fsencode, (drive.copy_name, drive.path)), _FILLED) if part)
+    try:
+        os.close(open_beneath(location_fd, path, os.O_PATH))
+    except OSError:
+        return True
+    return False
 
 
 def take_lock(location_fd: int, name: str, timeout_s: float = LOCK_TIMEOUT_S) -> int:

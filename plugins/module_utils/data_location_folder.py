@@ -12,18 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import data_locations
-from .copies import opened
+from .copies import names_in, opened
 from .data_location_place import check_components
 from .data_locations import CONDEMNED, DRIVES, LOCKS, PENDING, DataLocation
 from .differences import Differences
 from .errors import Refusal
 from .mounts import Mount
 from .owner import XATTR, Mark, Registry, read_mark, release
-from .syscalls import open_beneath
+from .syscalls import DIRECTORY, open_beneath
 
-FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-NO_DIRECTORY = (errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
-"""What opening a file, a symlink or another mount below the folder fails with."""
 _PARTS = (DRIVES, b".stowage", LOCKS, b".stowage-trash", PENDING, CONDEMNED)
 _PRIVATE = "0:0 0700"
 
@@ -58,10 +55,10 @@ class Folder:
             check_components(directory)
         else:
             check_components(path)
-        parent = os.open(directory, FLAGS)
+        parent = os.open(directory, DIRECTORY)
         stack.callback(os.close, parent)
         try:
-            fd = os.open(name, FLAGS, dir_fd=parent)
+            fd = os.open(name, DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             return cls(path, parent, None)
         stack.callback(os.close, fd)
@@ -147,15 +144,6 @@ def give_up(location: DataLocation, mounts: Sequence[Mount], registry: Registry,
         os.close(fd)
     registry.remove(location.path)
     differences.act(f"gave up {location.path}; the folder stays")
-
-
-def names_in(fd: int, part: bytes) -> list[bytes]:
-    """Return what is in a directory inside the data location; nothing when it is not there."""
-    try:
-        with opened(fd, part) as inner:
-            return sorted(os.fsencode(name) for name in os.listdir(inner))
-    except FileNotFoundError:
-        return []
 
 
 def _state(fd: int, part: bytes) -> str:

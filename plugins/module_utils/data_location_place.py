@@ -12,11 +12,10 @@ from . import data_locations, drive_records, filesystems, records
 from . import mounts as mount_table
 from .data_locations import KIND
 from .disks import Disks
-from .drives import SCRATCH, SHARED
 from .errors import Refusal
 from .mounts import Mount, unescaped
 from .owner import Registry
-from .paths import is_within, overlap, resolve
+from .paths import is_within, relation, resolve
 from .places import Places
 
 SHARED_RULE = "a data location must be on this machine's own disk — to use shared storage, make a shared drive instead"
@@ -79,13 +78,6 @@ def disk_under(mount: Mount, mounts: Sequence[Mount]) -> tuple[str, bool]:
 # -- Apart from everything else
 
 
-def relation(path: str, other: str) -> str:
-    """Return how the resolved *path* lies to *other*, as a verb; empty when they lie apart."""
-    if not overlap(path, other):
-        return ""
-    return "is" if path == other else "is inside" if is_within(path, other) else "contains"
-
-
 def check_unclaimed(path: str, claims: Mapping[str, str]) -> None:
     """Refuse *path* when it overlaps any of *claims*, which names what is at each path."""
     for other, what in sorted(claims.items()):
@@ -106,27 +98,13 @@ def claims_of(places: Places, registry: Registry, own: Iterable[str], host: str)
     if layout.get("volume_root"):
         claims[layout["volume_root"]] = "the volume root"
     for drive in drive_records.load_all(places):
-        for index, path in sources_on(drive, host):
+        for index, path in drive.sources_on(host):
             claims[path] = f"source {index} of drive {drive.workspace}/{drive.name},"
     mine = set(own)
     for path, entry in registry.all().items():
         if entry["kind"] != KIND or path not in mine:
             claims[path] = f"the {entry['kind'].replace('-', ' ')}"
     return claims
-
-
-def sources_on(drive: drive_records.Drive, host: str) -> list[tuple[int, str]]:
-    """Return the sources of *drive*, with their numbers, that name a path on *host*."""
-    if drive.spec is None or drive.absent:
-        return []
-    found = []
-    for index, source in enumerate(drive.spec["sources"]):
-        everywhere = source["node_scope"] in (SHARED, SCRATCH) and (
-            not source["eligible_nodes"] or host in source["eligible_nodes"]
-        )
-        if everywhere or source["node"] == host:
-            found.append((index, source["path"]))
-    return found
 
 
 # -- Out of others' reach

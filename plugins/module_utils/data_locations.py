@@ -17,7 +17,7 @@ from .errors import Refusal, StowageError
 from .mounts import FilesystemId, Mount
 from .owner import XATTR, read_mark
 from .places import Places
-from .syscalls import open_beneath
+from .syscalls import DIRECTORY, NO_DIRECTORY, open_beneath
 
 KIND = "data-location"
 COPY = "copy"
@@ -103,7 +103,7 @@ def open_verified(location: DataLocation, mounts: Sequence[Mount] | None = None)
     :raises NotThere: when it is not; whoever asks must then leave the path alone
     """
     try:
-        fd = os.open(location.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(location.path, DIRECTORY)
     except OSError as error:
         raise NotThere(location, "missing", f"cannot be opened ({(error.strerror or '').lower()})") from error
     try:
@@ -125,7 +125,7 @@ def verify(fd: int, location: DataLocation, mounts: Sequence[Mount]) -> None:
         raise NotThere(
             location,
             "filesystem",
-            f"its filesystem ({described(location.filesystem)}) is not mounted here, but {described(filesystem)} is",
+            f"its filesystem ({location.filesystem.described}) is not mounted here, but {filesystem.described} is",
         )
     if mark is None and has_mark(fd):
         raise NotThere(location, "inode", "its owner mark is another directory's: this one was copied or restored")
@@ -144,10 +144,6 @@ def has_mark(fd: int) -> bool:
             return False
         raise
     return True
-
-
-def described(filesystem: FilesystemId) -> str:
-    return f"{filesystem.fstype} {filesystem.uuid or filesystem.source}"
 
 
 def check_reported(host: str, filesystems: Sequence[Any]) -> None:
@@ -188,7 +184,7 @@ def _look(fd: int, location: DataLocation, part: bytes, copies: list[Found], str
             except FileNotFoundError:
                 continue  # removed since it was listed
             except OSError as error:
-                if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EXDEV):
+                if error.errno not in NO_DIRECTORY:
                     raise
                 strangers.append(path)  # a file, a symlink, another mount
                 continue

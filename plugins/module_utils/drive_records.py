@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import records
-from .drives import Entry, copy_name, is_placed, kind, managed_refusal
+from .drives import SCRATCH, SHARED, Entry, copy_name, is_placed, kind, managed_refusal
 from .errors import Refusal, StowageError
 from .places import Places
 
@@ -54,6 +54,19 @@ class Drive:
     def path(self) -> str:
         """The folder inside a placed drive's copy that workers see; empty for the whole of it."""
         return str(self.spec["sources"][0]["path"]) if self.spec is not None and self.placed else ""
+
+    def sources_on(self, host: str) -> list[tuple[int, str]]:
+        """Return the sources, with their numbers, that name a path on *host*."""
+        if self.spec is None or self.absent:
+            return []
+        found = []
+        for index, source in enumerate(self.spec["sources"]):
+            everywhere = source["node_scope"] in (SHARED, SCRATCH) and (
+                not source["eligible_nodes"] or host in source["eligible_nodes"]
+            )
+            if everywhere or source["node"] == host:
+                found.append((index, source["path"]))
+        return found
 
     @property
     def manager(self) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from . import data_locations, drive_records, records
 from . import mounts as mount_table
-from .data_location_place import relation, sources_on
 from .differences import Differences
 from .drive_records import Drive, Found, Holdings
 from .drives import Entry
@@ -17,7 +16,7 @@ from .errors import Refusal, StowageError, printable
 from .former_locations import counted
 from .mounts import Mount, is_shared, of_path
 from .owner import Registry
-from .paths import resolve
+from .paths import relation, resolve
 from .places import Places
 
 
@@ -115,7 +114,7 @@ def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], 
     """Refuse a source on *host* that overlaps one of *paths*: workers would reach other drives' copies through it."""
     real = {resolve(path): (path, what) for path, what in paths.items()}
     for drive in drives:
-        for index, path in sources_on(drive, host):
+        for index, path in drive.sources_on(host):
             # A shared filesystem holds none of these, and blocks whoever looks at it while its servers are away.
             source = path if is_shared(of_path(path, mounts).fstype) else resolve(path)
             for other, (shown, what) in sorted(real.items()):

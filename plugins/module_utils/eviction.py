@@ -12,7 +12,6 @@ Whether anything may be removed at all is the caller's to decide.
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import time
@@ -32,12 +31,11 @@ from .eviction_plan import DELETED, REASONS, Plan, Settings, Victim, assess, pla
 from .locks import try_lock
 from .places import Places
 from .sizes import Space, decimal
-from .syscalls import open_beneath, rename_noreplace, syncfs
+from .syscalls import NO_DIRECTORY, open_beneath, rename_noreplace, syncfs
 from .use_child import answer_of
 
 BATCH = 64
 """The most copies in one round: each is held open, and looked at together with the others."""
-FILLED = b".astralyx-filled"
 _NOTICEABLE = 1 << 20
 _ALIVE_S = 1.0
 _SETTLE_S = 1.0
@@ -159,23 +157,12 @@ def _plan(
             else:
                 known.update({copy.name: record} if record is not None else {})
     pinned = {pin.copy: pin.described for pin in pins.all_pins(places)}
-    filling = _filling(parts.drives, drives, {copy.name for copy in present})
+    names = {copy.name for copy in present}
+    filling = {
+        drive.copy_name for drive in drives if drive.copy_name in names and copies.waits_for_fill(parts.root, drive)
+    }
     states = assess(present, known, drives, pinned, filling, unknown)
     return plan(Space.of(parts.root), states, location.max_bytes, settings, time.time(), booted(), under_way)
-
-
-def _filling(drives_fd: int, drives: Sequence[drive_records.Drive], present: Collection[str]) -> set[str]:
-    """Return the copies that the run which fills them has not finished: it writes a file there last."""
-    found = set()
-    for drive in drives:
-        if drive.absent or not drive.spec or not drive.spec.get("fill") or drive.copy_name not in present:
-            continue
-        path = b"/".join(os.fsencode(part) for part in (drive.copy_name, drive.path) if part) + b"/" + FILLED
-        try:
-            os.close(open_beneath(drives_fd, path, os.O_PATH))
-        except OSError:
-            found.add(drive.copy_name)
-    return found
 
 
 def evict(
@@ -431,9 +418,9 @@ class _Eviction:
 
     def recover(self, empty: bool) -> None:
         with _opened(self._location) as parts:
-            for entry in _names(parts.root, PENDING):
+            for entry in copies.names_in(parts.root, PENDING):
                 self._recover(parts, entry, empty)
-            condemned = _names(parts.root, CONDEMNED) if empty else []
+            condemned = copies.names_in(parts.root, CONDEMNED) if empty else []
             told = {event.get("entry") for event in events.read(self._places, 0)} if condemned else set()
             for entry in condemned:
                 self._finish(parts, entry, os.fsdecode(entry) in told)
@@ -449,7 +436,7 @@ class _Eviction:
                 return  # another process is at work with it
             fd = self._own(parts.pending, entry, name, stack)
             if fd is None or lock is None:
-                if entry in _names(parts.root, PENDING):
+                if entry in copies.names_in(parts.root, PENDING):
                     why = f"{os.fsdecode(PENDING)}/{printable(entry)} is not a copy of this host"
                     self.say("foreign", name, why=why)
                 return
@@ -484,7 +471,7 @@ class _Eviction:
         try:
             fd = open_beneath(dir_fd, entry)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV):
+            if error.errno in NO_DIRECTORY:
                 return None
             raise
         stack.callback(os.close, fd)
@@ -497,12 +484,6 @@ class _Eviction:
             return False
         self.say("put back", name)
         return True
-
-
-def _names(root: int, part: bytes) -> list[bytes]:
-    """Return what lies in a part of the data location now: btrfs lists only what was there when it was opened."""
-    with copies.opened(root, part) as fd:
-        return sorted(os.fsencode(name) for name in os.listdir(fd))
 
 
 def _settled(fd: int, expected: int) -> Space:

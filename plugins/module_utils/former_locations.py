@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from . import data_locations, records
 from . import mounts as mount_table
-from .data_location_folder import FLAGS, names_in
+from .copies import names_in
 from .data_location_place import is_local
 from .data_locations import CONDEMNED, KIND, DataLocation, NotThere
 from .differences import Differences
@@ -20,6 +20,7 @@ from .mounts import Mount
 from .owner import Mark, Registry, find_marks
 from .paths import is_within
 from .places import Places
+from .syscalls import DIRECTORY
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def sort_former(
 
 def _found(path: str, mark: Mark, mounts: Sequence[Mount]) -> DataLocation:
     """Return the data location of this host that was found by its mark alone."""
-    fd = os.open(path, FLAGS)
+    fd = os.open(path, DIRECTORY)
     try:
         return DataLocation(path, 0, mark.host, mount_table.identify(fd, mounts), mark.identity, left=time.time())
     finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from .errors import Refusal, quoted
-from .paths import check_path, is_within, overlap
+from .paths import check_path, is_within, overlap, relation
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,8 @@ def check_apart(layout: Layout, real: Callable[[str], str] = _unchanged) -> None
 def _overlap(layout: Layout, real: Callable[[str], str], name: str, other: str, remedy: str) -> Refusal:
     named = layout.named()
     path, other_path = real(named[name]), real(named[other])
-    if path == other_path:
-        relation = "is the same directory as"
-    else:
-        relation = "is inside" if is_within(path, other_path) else "contains"
-    return Refusal(name, f"{_seen(named[name], path)} {relation} {other}, {_seen(named[other], other_path)}", remedy)
+    lies = "is the same directory as" if path == other_path else relation(path, other_path)
+    return Refusal(name, f"{_seen(named[name], path)} {lies} {other}, {_seen(named[other], other_path)}", remedy)
 
 
 def _seen(path: str, real: str) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from .accounts import group_name, owner_name
 from .errors import Refusal, StowageError
 from .layout import Layout
-from .layout_places import DIRECTORY, Place, opened
+from .layout_places import Place, opened
+from .syscalls import DIRECTORY
 
 
 @dataclass(frozen=True)

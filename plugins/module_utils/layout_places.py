@@ -18,9 +18,9 @@ from .errors import Refusal, printable
 from .layout import NAMES, Layout, check_apart
 from .mounts import FilesystemId, Mount
 from .paths import check_path
+from .syscalls import DIRECTORY
 
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -170,11 +170,7 @@ def check_same_filesystem(name: str, place: Place, former: Mapping[str, Any]) ->
     if not recorded.matches(place.filesystem):
         raise Refusal(
             name,
-            f"{place.path} was on {_named(recorded)} mounted at {former['mount_point']}, "
-            f"and is now on {_named(place.filesystem)} mounted at {place.mount.point}",
+            f"{place.path} was on {recorded.described} mounted at {former['mount_point']}, "
+            f"and is now on {place.filesystem.described} mounted at {place.mount.point}",
             "mount the right one, or set accept_new_filesystem when the change is meant",
         )
-
-
-def _named(filesystem: FilesystemId) -> str:
-    return f"{filesystem.fstype} {filesystem.uuid or filesystem.source}"

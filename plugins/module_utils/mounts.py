@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import StowageError
+from .paths import is_within
 from .syscalls import filesystem_uuid, mount_id
 
 SHARED_TYPES = frozenset(
@@ -160,8 +161,7 @@ def of_path(path: str, mounts: Sequence[Mount]) -> Mount:
     """Return the mount that an absolute, resolved *path* lies on, by its text: the path need not exist."""
     best: Mount | None = None
     for mount in mounts:
-        inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")
-        if inside and (best is None or len(mount.point) >= len(best.point)):
+        if is_within(path, mount.point) and (best is None or len(mount.point) >= len(best.point)):
             best = mount
     if best is None:
         raise StowageError(f"{path}: no mount covers it; is this path absolute and /proc readable?")
@@ -184,6 +184,11 @@ class FilesystemId:
     fstype: str
     uuid: str | None
     source: str
+
+    @property
+    def described(self) -> str:
+        """Its type and what tells it from others of that type, for messages."""
+        return f"{self.fstype} {self.uuid or self.source}"
 
     def matches(self, other: FilesystemId) -> bool:
         """Return whether both are the same filesystem: by UUID where there is one, else by type and source.

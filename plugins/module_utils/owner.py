@@ -22,7 +22,7 @@ from .errors import Refusal, StowageError
 from .mounts import Mount, is_pseudo, is_shared
 from .paths import overlap
 from .places import Places
-from .syscalls import filesystem_uuid, open_beneath
+from .syscalls import NO_DIRECTORY, filesystem_uuid, open_beneath
 
 XATTR = "trusted.stowage.owner"
 
@@ -196,11 +196,9 @@ def _find_below(fd: int, path: str, depth: int, found: dict[str, Mark]) -> None:
     for name in names:
         try:
             child = open_beneath(fd, os.fsencode(name))
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # gone or replaced since it was listed
         except OSError as error:
-            if error.errno in (errno.EXDEV, errno.ELOOP):
-                continue  # another mount, which has its own turn; a symlink put in its place
+            if error.errno in NO_DIRECTORY:
+                continue  # gone or replaced since it was listed, or another mount, which has its own turn
             raise
         try:
             _find_below(child, f"{path}/{name}", depth - 1, found)

@@ -83,6 +83,13 @@ def overlap(one: str, other: str) -> bool:
     return is_within(one, other) or is_within(other, one)
 
 
+def relation(path: str, other: str) -> str:
+    """Return how *path* lies to *other*, as a verb; empty when they lie apart; both normalized and resolved."""
+    if not overlap(path, other):
+        return ""
+    return "is" if path == other else "is inside" if is_within(path, other) else "contains"
+
+
 def overlaps(named: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the pairs of names whose paths overlap once symlinks are resolved: an alias is an overlap."""
     resolved = {name: resolve(path) for name, path in named.items()}

@@ -22,7 +22,7 @@ from .errors import Refusal, StowageError, printable, quoted
 from .mounts import Mount
 from .mounts import read as read_mounts
 from .places import Places
-from .syscalls import bind_mount, open_beneath, unmount
+from .syscalls import NO_DIRECTORY, bind_mount, open_beneath, unmount
 
 RESERVED, LEASED = "reserved", "leased"
 CGROUPS = "/sys/fs/cgroup"
@@ -127,7 +127,7 @@ def _open(location_fd: int, location: DataLocation, copy: str, sub_path: str) ->
                 raise Refusal(name, "the directory of that name is not this host's copy", "adopt it, or move it away")
             return (open_beneath(copy_fd, os.fsencode(sub_path)) if sub_path else os.dup(copy_fd)), mark.identity
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV):
+        if error.errno in NO_DIRECTORY:
             where = f"the folder {quoted(sub_path)} in it" if sub_path else "it"
             raise Refusal(
                 name, f"{where} is not there as a plain directory ({error.strerror})", "make it first"

@@ -9,6 +9,7 @@ user-space headers; the system call numbers used here are the same on every arch
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import struct
@@ -25,6 +26,12 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 _UMOUNT_NOFOLLOW = 8
 _CLONE_NEWNS = 0x00020000
 _KCMP_FILES, _KCMP_FS = 2, 3
+
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How ``os.open`` opens a directory itself, and nothing that a symlink in its place leads to."""
+NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
+"""What ``open_beneath`` fails with where no directory of this mount is: nothing, a file, a symlink, another mount."""
 
 
 class _OpenHow(ctypes.Structure):

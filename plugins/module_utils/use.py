@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from . import mounts as mount_table
 from .errors import StowageError, printable
 from .mounts import Mount
-from .paths import overlap
+from .paths import is_within, overlap
 from .syscalls import open_beneath
 from .use_child import NoAnswerError, answer_of, nothing
 from .use_exports import exported
-from .use_mounts import Namespaces, Overlay, inside, place_in_filesystem, uses
+from .use_mounts import Namespaces, Overlay, place_in_filesystem, uses
 from .use_processes import Held, Tasks
 from .walk import Problem, Walk
 
@@ -66,7 +66,7 @@ class Victim:
 def _located(fd: int, mounts: Sequence[Mount]) -> tuple[Mount, str]:
     mount = mount_table.of_fd(fd, mounts)
     path = os.readlink(f"/proc/self/fd/{fd}")
-    if not inside(path, mount.point):
+    if not is_within(path, mount.point):
         raise StowageError(f"{printable(path)}: not below {printable(mount.point)}, where its filesystem is mounted")
     return mount, path
 

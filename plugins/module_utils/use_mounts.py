@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from . import mounts as mount_table
 from .errors import StowageError, printable
 from .mounts import Mount, unescaped
+from .paths import is_within
 from .syscalls import enter_mount_namespace
 
 _GONE = (errno.ENOENT, errno.ESRCH, errno.EINVAL)  # EINVAL: a task that has ended and is not reaped has no namespace
@@ -44,11 +45,6 @@ class Overlay:
     relative: list[tuple[str, ...]]
     found: set[tuple[str, ...]] = field(default_factory=set)
     """The absolute ones that led to something somewhere."""
-
-
-def inside(path: str, directory: str) -> bool:
-    """Return whether *path* is *directory* or below it, by their text."""
-    return path == directory or directory == "/" or path.startswith(directory + "/")
 
 
 def place_in_filesystem(path: str, mount: Mount) -> str:
@@ -255,12 +251,12 @@ def uses(view: View, device: str, place: str, around: Sequence[str]) -> Iterator
     """
     by_id = {mount.id: mount for mount in view.mounts}
     for mount in view.mounts:
-        if mount.device == device and (inside(mount.root, place) or mount.root in around):
+        if mount.device == device and (is_within(mount.root, place) or mount.root in around):
             yield f"mounted at {printable(mount.point)} in {view.seen_by}"
         above = by_id.get(mount.parent)
-        if above is None or above is mount or above.device != device or not inside(mount.point, above.point):
+        if above is None or above is mount or above.device != device or not is_within(mount.point, above.point):
             continue
-        if inside(place_in_filesystem(mount.point, above), place):
+        if is_within(place_in_filesystem(mount.point, above), place):
             yield f"{printable(mount.fstype)} is mounted inside it, at {printable(mount.point)} in {view.seen_by}"
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core.errors import Refusal
-from stowage_core.paths import check_path, check_relative, is_within, overlap, overlaps
+from stowage_core.paths import check_path, check_relative, is_within, overlap, overlaps, relation
 
 ACCEPTED = [
     ("/srv", "/srv"),
@@ -101,8 +101,21 @@ def test_overlap(path: str, other: str, expected: bool) -> None:
     assert overlap(other, path) is expected
 
 
-def test_within_is_one_way() -> None:
-    assert is_within("/a/b", "/a") and not is_within("/a", "/a/b")
+@pytest.mark.parametrize(
+    ("path", "directory", "within", "lies"),
+    [
+        ("/a", "/a", True, "is"),
+        ("/a/b", "/a", True, "is inside"),
+        ("/a", "/a/b", False, "contains"),
+        ("/ab", "/a", False, ""),
+        ("/", "/a", False, "contains"),
+        ("/a", "/", True, "is inside"),
+        ("/", "/", True, "is"),
+    ],
+)
+def test_how_one_path_lies_to_another(path: str, directory: str, within: bool, lies: str) -> None:
+    assert is_within(path, directory) is within
+    assert relation(path, directory) == lies
 
 
 def test_a_symlink_alias_is_an_overlap(tmp_path: Path) -> None:

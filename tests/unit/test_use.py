@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stowage_core import mounts, use_exports, use_mounts
 from stowage_core.use import Victim, _exports, _named
-from stowage_core.use_mounts import Overlay, View, inside, layer_paths, place_in_filesystem
+from stowage_core.use_mounts import Overlay, View, layer_paths, place_in_filesystem
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,6 @@ def test_layers_that_name_a_copy(layer: str, named: bool) -> None:
     layers = [(layer,)]
     overlay = Overlay("/o", layers if layer[0] == "/" else [], layers if layer[0] != "/" else [])
     assert bool(list(_named(victim, overlay))) == named
-
-
-@pytest.mark.parametrize(
-    ("path", "directory", "result"),
-    [("/a", "/a", True), ("/a/b", "/a", True), ("/ab", "/a", False), ("/", "/a", False), ("/a", "/", True)],
-)
-def test_inside(path: str, directory: str, result: bool) -> None:
-    assert inside(path, directory) is result
 
 
 def test_place_in_filesystem() -> None:
