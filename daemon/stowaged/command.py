@@ -193,7 +193,7 @@ def _measure(options: argparse.Namespace, places: Places) -> int:
                 printable(name),
                 decimal(usage.bytes),
                 decimal(usage.allocated),
-                str(usage.inodes),
+                str(usage.files),
                 "yes" if usage.complete else "no",
             ]
         )

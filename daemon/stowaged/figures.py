@@ -154,8 +154,7 @@ class Figures:
         if not message["complete"] and before is not None and before["identity"] == message["identity"]:
             before.update(complete=False)
             return
-        empty = {"bytes": None, "allocated": None, "files": None, "measured": None, "filling": False}
-        self._copies[name] = {**empty, **message}
+        self._copies[name] = {**dict.fromkeys((*_KEPT, "inodes")), "filling": False, **message}
 
     # -- What others ask
 
@@ -194,7 +193,7 @@ class Figures:
         found = {}
         for name, one in self._copies.items():
             workspace, drive = split_copy_name(name)
-            figures = {key: one[key] for key in (*_KEPT, "complete")}
+            figures = {key: one[key] for key in (*_KEPT, "inodes", "complete")}
             found[name] = CopyRecord(workspace, drive, one["identity"], "", last_used=self._last_used(name), **figures)
         return found
 

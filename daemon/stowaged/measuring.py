@@ -33,6 +33,8 @@ from .declared import DATA_LOCATION, Target
 
 SILENCE_S = 120.0
 _BEAT_S = 1.0
+_KEPT = ("bytes", "allocated", "files", "inodes", "measured")
+"""What stays of the last complete measurement when a later one is not complete."""
 _ENGINE: Engine = Scan(pace=Pace())
 
 
@@ -127,7 +129,7 @@ class Measuring:
         figures = _figures(usage)
         if not usage.complete and before is not None and before.identity == copy.identity and before.bytes is not None:
             # What could not be read is not zero: the last complete figures stay.
-            figures.update(bytes=before.bytes, allocated=before.allocated, files=before.files, measured=before.measured)
+            figures.update({key: getattr(before, key) for key in _KEPT})
         record = CopyRecord(
             workspace, drive, copy.identity, declared.path if declared is not None else "", **_recorded(figures)
         )
@@ -148,7 +150,8 @@ def _figures(usage: Usage) -> dict[str, Any]:
     return {
         "bytes": usage.bytes,
         "allocated": usage.allocated,
-        "files": usage.inodes,
+        "files": usage.files,
+        "inodes": usage.inodes,
         "complete": usage.complete,
         "measured": time.time(),
         "reason": "; ".join(usage.problems[:3]) if not usage.complete else "",
@@ -156,7 +159,7 @@ def _figures(usage: Usage) -> dict[str, Any]:
 
 
 def _recorded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: figures[key] for key in ("bytes", "allocated", "files", "complete", "measured")}
+    return {key: figures[key] for key in (*_KEPT, "complete")}
 
 
 def _keep(send: Send, write: Callable[[], object]) -> None:

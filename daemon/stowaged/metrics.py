@@ -78,11 +78,7 @@ def _locations(section: Section) -> list[Metric]:
         ("location",),
         (
             ("stowage_location_bytes", "bytes", "Size of the files of a location at the last complete measurement."),
-            (
-                "stowage_location_files",
-                "files",
-                "Files and directories of a location at the last complete measurement.",
-            ),
+            ("stowage_location_files", "files", "Files of a location at the last complete measurement."),
             ("stowage_location_available", "available", "1 while the location is there and on its own filesystem."),
             ("stowage_location_complete", "complete", "1 when the latest measurement was complete."),
             (
@@ -100,11 +96,7 @@ def _drives(section: Section) -> list[Metric]:
         ("workspace", "drive", "source"),
         (
             ("stowage_drive_bytes", "bytes", "Size of the files of a drive's source at the last complete measurement."),
-            (
-                "stowage_drive_files",
-                "files",
-                "Files and directories of a drive's source at the last complete measurement.",
-            ),
+            ("stowage_drive_files", "files", "Files of a drive's source at the last complete measurement."),
             ("stowage_drive_answers", "answers", "1 while the filesystem of a drive's source answers."),
             ("stowage_drive_available", "available", "1 while a drive's source is there."),
         ),
@@ -117,7 +109,7 @@ def _copies(section: Section) -> list[Metric]:
         ("workspace", "drive"),
         (
             ("stowage_copy_bytes", "bytes", "Size of the files of a copy at the last complete measurement."),
-            ("stowage_copy_files", "files", "Files and directories of a copy at the last complete measurement."),
+            ("stowage_copy_files", "files", "Files of a copy at the last complete measurement."),
             ("stowage_copy_in_use", "in_use", "1 while a copy is in use or may be."),
             ("stowage_copy_last_used_timestamp_seconds", "last_used", "When a copy was last used; kept to the hour."),
         ),

@@ -49,6 +49,8 @@ class CopyRecord:
     bytes: int | None = None
     allocated: int | None = None
     files: int | None = None
+    inodes: int | None = None
+    """Files and directories: what becomes free of a disk's inodes when the copy goes."""
     complete: bool = False
     measured: float | None = None
     last_used: float | None = None
@@ -251,7 +253,9 @@ def _is_material(before: CopyRecord, after: CopyRecord, filesystem_bytes: int) -
         return True
     limit = min(MATERIAL_BYTES, filesystem_bytes * MATERIAL_FRACTION)
     pairs = ((before.bytes, after.bytes), (before.allocated, after.allocated))
-    return any((old is None) != (new is None) or abs((old or 0) - (new or 0)) > limit for old, new in pairs)
+    if any((old is None) != (new is None) for old, new in (*pairs, (before.inodes, after.inodes))):
+        return True
+    return any(abs((old or 0) - (new or 0)) > limit for old, new in pairs)
 
 
 def touch_used(places: Places, name: str, identity: str, path: str = "", now: float | None = None) -> bool:

@@ -399,21 +399,21 @@ class _Eviction:
     def _check_freed(self, parts: _Parts, before: Space, held: Sequence[_Held], now: Plan) -> None:
         """Stop when removing does not help: something else holds the space, and more would be lost for nothing."""
         planned = sum(one.victim.allocated for one in held)
-        planned_files = sum(one.victim.files for one in held)
+        planned_inodes = sum(one.victim.inodes for one in held)
         self._sync(parts)
         after = _settled(parts.root, before.free + planned)
-        freed, freed_files = after.free - before.free, after.files_free - before.files_free
+        freed, freed_inodes = after.free - before.free, after.files_free - before.files_free
         self.result.freed_bytes += freed
-        self.say("freed", "", bytes=freed, planned=planned, files=freed_files, planned_files=planned_files)
+        self.say("freed", "", bytes=freed, planned=planned, inodes=freed_inodes, planned_inodes=planned_inodes)
         if now.wanted_bytes and freed < planned / 2 - _NOTICEABLE:
             self.result.blocked = (
                 f"stopped: the copies removed took {decimal(planned)} by their measurement and only "
                 f"{decimal(max(0, freed))} became free; something else fills the disk, or holds their blocks"
             )
-        elif now.wanted_files and not now.wanted_bytes and freed_files < planned_files // 2:
+        elif now.wanted_inodes and not now.wanted_bytes and freed_inodes < planned_inodes // 2:
             self.result.blocked = (
-                f"stopped: the copies removed had {planned_files} files by their measurement and only "
-                f"{max(0, freed_files)} inodes became free; something else makes files"
+                f"stopped: the copies removed had {planned_inodes} inodes by their measurement and only "
+                f"{max(0, freed_inodes)} became free; something else makes files"
             )
 
     def recover(self, empty: bool) -> None:

@@ -47,7 +47,7 @@ class State(NamedTuple):
     created: float
     allocated: int | None
     """Bytes; None before it was measured."""
-    files: int | None
+    inodes: int | None
     last_used: float | None
     keep: str = ""
     """Why it must stay; empty for a candidate."""
@@ -65,7 +65,7 @@ class Victim(NamedTuple):
     reason: str
     """``deleted``, ``full`` or ``limit``."""
     allocated: int
-    files: int
+    inodes: int
     forced: bool = False
 
 
@@ -75,7 +75,7 @@ class Plan:
 
     triggers: frozenset[str] = frozenset()
     wanted_bytes: int = 0
-    wanted_files: int = 0
+    wanted_inodes: int = 0
     victims: tuple[Victim, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
     """Why copies must stay, by name; one that is neither a victim nor here may go and need not."""
@@ -122,7 +122,7 @@ def assess(
         else:
             keep = ""
         states.append(
-            State(name, identity, created, record.allocated, record.files, record.last_used, keep, deleted, forced)
+            State(name, identity, created, record.allocated, record.inodes, record.last_used, keep, deleted, forced)
         )
     return states
 
@@ -143,10 +143,10 @@ def plan(
     :param under_way: the triggers of an eviction that has begun and goes on until its mark is met
     """
     states = list(states)
-    full_bytes, full_files = _wanted_for_space(space, settings, FULL in under_way)
+    full_bytes, full_inodes = _wanted_for_space(space, settings, FULL in under_way)
     over = sum(state.allocated or 0 for state in states) - max_bytes if max_bytes else 0
-    bytes_left, files_left, limit_left = full_bytes, full_files, over
-    triggers = {FULL} if full_bytes or full_files else set()
+    bytes_left, inodes_left, limit_left = full_bytes, full_inodes, over
+    triggers = {FULL} if full_bytes or full_inodes else set()
     triggers.update({LIMIT} if over > 0 else ())
 
     kept: dict[str, str] = {}
@@ -154,7 +154,7 @@ def plan(
     in_grace = now - booted < settings.boot_grace_s
     newest = now - settings.minimum_age_s
     for state in states:
-        name, _identity, created, allocated, _files, last_used, keep, deleted, forced = state
+        name, _identity, created, allocated, _inodes, last_used, keep, deleted, forced = state
         if not keep:
             if in_grace:
                 keep = "the host was started only now"
@@ -173,21 +173,21 @@ def plan(
     victims: list[Victim] = []
     while candidates:
         rank, _last_used, name, state = candidates[0]
-        if rank and bytes_left <= 0 and files_left <= 0 and limit_left <= 0:
+        if rank and bytes_left <= 0 and inodes_left <= 0 and limit_left <= 0:
             break
         heapq.heappop(candidates)
-        size, number = state.allocated or 0, state.files or 0
-        for_space = (bytes_left > 0 and size > 0) or (files_left > 0 and number > 0)
+        size, number = state.allocated or 0, state.inodes or 0
+        for_space = (bytes_left > 0 and size > 0) or (inodes_left > 0 and number > 0)
         if rank and not for_space and not (limit_left > 0 and size > 0):
-            kept[name] = "would free nothing"
+            kept[name] = "not measured yet" if state.inodes is None else "would free nothing"
             continue
         reason = DELETED if not rank else FULL if for_space else LIMIT
         victims.append(Victim(name, state.identity, reason, size, number, state.forced))
-        bytes_left, files_left, limit_left = bytes_left - size, files_left - number, limit_left - size
+        bytes_left, inodes_left, limit_left = bytes_left - size, inodes_left - number, limit_left - size
 
-    short_bytes, short_files = max(0, bytes_left, limit_left), max(0, files_left)
-    blocked = _blocked(short_bytes, short_files, bool(victims), kept) if short_bytes or short_files else ""
-    return Plan(frozenset(triggers), max(full_bytes, over, 0), full_files, tuple(victims), kept, blocked)
+    short_bytes, short_inodes = max(0, bytes_left, limit_left), max(0, inodes_left)
+    blocked = _blocked(short_bytes, short_inodes, bool(victims), kept) if short_bytes or short_inodes else ""
+    return Plan(frozenset(triggers), max(full_bytes, over, 0), full_inodes, tuple(victims), kept, blocked)
 
 
 def _wanted_for_space(space: Space, settings: Settings, under_way: bool) -> tuple[int, int]:
@@ -196,8 +196,8 @@ def _wanted_for_space(space: Space, settings: Settings, under_way: bool) -> tupl
     if space.free_fraction >= mark and space.files_free_fraction >= mark:
         return 0, 0
     size = _short(space.avail, space.usable, settings.stop_free) if space.free_fraction < mark else 0
-    files = _short(space.files_free, space.files, settings.stop_free) if space.files_free_fraction < mark else 0
-    return size, files
+    inodes = _short(space.files_free, space.files, settings.stop_free) if space.files_free_fraction < mark else 0
+    return size, inodes
 
 
 def _short(free: int, total: int, fraction: float) -> int:
@@ -210,9 +210,9 @@ def _short(free: int, total: int, fraction: float) -> int:
     return missing
 
 
-def _blocked(short_bytes: int, short_files: int, some: bool, kept: Mapping[str, str]) -> str:
+def _blocked(short_bytes: int, short_inodes: int, some: bool, kept: Mapping[str, str]) -> str:
     parts = [decimal(short_bytes)] if short_bytes else []
-    parts += [f"{short_files} inodes"] if short_files else []
+    parts += [f"{short_inodes} inodes"] if short_inodes else []
     reasons = Counter("leased" if reason.startswith("held by ") else reason for reason in kept.values())
     why = ", ".join(f"{count}: {reason}" for reason, count in reasons.most_common(4)) or "there are no copies"
     what = "too little can go" if some else "nothing can go"

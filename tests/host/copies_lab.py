@@ -122,7 +122,7 @@ class Lab:
             for start in range(0, size, 1 << 20):
                 stream.write(os.urandom(1 << 12) * 256 if size - start >= 1 << 20 else b"x" * (size - start))
         workspace, drive = name.split(".")
-        record = CopyRecord(workspace, drive, identity, "", size, size, 3, True, 1.0, last_used)
+        record = CopyRecord(workspace, drive, identity, "", size, size, 1, 3, True, 1.0, last_used)
         copies.write_record(self.places, name, record)
         return path
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -318,6 +319,20 @@ def test_it_stops_within_a_second_while_a_child_waits_for_a_frozen_disk(
     assert lab.trash() == [] or lab.names() == []
     daemon.start()
     wait_for(lambda: lab.names() == [] and lab.trash() == [])
+
+
+def test_an_empty_directory_has_no_files(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.cache")
+    (disk / "runs" / "empty").mkdir(parents=True)
+    daemon = start(lab)
+    declare_location(daemon, "runs", disk / "runs")
+    daemon.start()
+    wait_for(lambda: daemon.location("runs").get("complete") and daemon.copies())
+    assert daemon.location("runs")["files"] == 0 and daemon.copies()["ml.cache"]["files"] == 1
+    record = copies.load_record(daemon.places, "ml.cache")
+    assert record is not None and (record.files, record.inodes) == (1, 3)
+    assert re.search(r"/runs +0 B +0 ", daemon.command("status").stdout)
 
 
 # -- As a service

@@ -626,7 +626,7 @@ def test_few_inodes_are_pressure_too(small_disk: Any, tmp_path: Path) -> None:
         for file in range(600):
             (path / f"f{file}").touch()
         record = lab.places.copies_dir + f"/ml.c{number}.json"
-        Path(record).write_text(Path(record).read_text().replace('"files": 3', '"files": 603'))
+        Path(record).write_text(Path(record).read_text().replace('"inodes": 3', '"inodes": 603'))
     root = os.open(lab.path, os.O_RDONLY)
     try:
         with pytest.raises(OSError, match="No space"):

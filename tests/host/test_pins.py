@@ -150,7 +150,7 @@ def test_taking_records_the_use(lab: Lab) -> None:
     take(lab)
     record = copies.load_record(lab.places, "ml.a")
     assert record is not None and record.last_used is not None and time.time() - record.last_used < 60
-    assert record.files == 3, "figures stay"
+    assert (record.files, record.inodes) == (1, 3), "figures stay"
 
 
 def test_nothing_is_pinned_in_a_location_that_is_not_there(lab: Lab) -> None:

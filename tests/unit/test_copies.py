@@ -4,19 +4,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stowage_core import copies
+from stowage_core import copies, records
 from stowage_core.copies import CopyRecord
 from stowage_core.places import Places
 from stowage_core.records import RecordError
 
 GIB = 1 << 30
-BEFORE = CopyRecord("ml", "a", "1", "", 10 * GIB, 10 * GIB, 100, True, 1000.0, 500.0)
+BEFORE = CopyRecord("ml", "a", "1", "", 10 * GIB, 10 * GIB, 100, 120, True, 1000.0, 500.0)
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def places(tmp_path: Path) -> Places:
         ({"bytes": 10 * GIB + GIB // 2 + 1}, 50 * GIB, True),
         ({"complete": False}, 1000 * GIB, True),
         ({"path": "x"}, 1000 * GIB, True),
+        ({"inodes": 999}, 1000 * GIB, False),
         ({"identity": "2"}, 1000 * GIB, True),
     ],
 )
@@ -48,6 +49,15 @@ def test_what_is_material(places: Places, change: dict[str, Any], filesystem: in
         assert now == (after if after.identity != BEFORE.identity else replace(after, last_used=500.0))
     else:
         assert now == BEFORE
+
+
+def test_a_record_from_before_inodes_were_counted(places: Places) -> None:
+    value = {key: one for key, one in asdict(BEFORE).items() if key != "inodes"}
+    records.write(copies.record_path(places, "ml.a"), value)
+    known = copies.load_record(places, "ml.a")
+    assert known == replace(BEFORE, inodes=None)
+    assert copies.record_measured(places, "ml.a", BEFORE, 1000 * GIB)
+    assert copies.load_record(places, "ml.a") == BEFORE
 
 
 def test_a_copy_appears_and_goes(places: Places) -> None:

@@ -27,7 +27,7 @@ TABLE = mounts.parse(
     b"30 20 8:2 / /mnt/nvme0 rw - xfs /dev/nvme0n1 rw\n"
     b"40 20 0:50 / /lustre rw - lustre mgs:/scratch rw\n"
 )
-FIGURES = {"bytes": 5, "allocated": 4096, "files": 2, "complete": True, "reason": ""}
+FIGURES = {"bytes": 5, "allocated": 4096, "files": 2, "inodes": 3, "complete": True, "reason": ""}
 
 
 class NotedChildren:
@@ -186,7 +186,7 @@ def test_copies_come_and_go(host: Host) -> None:
     assert host.figures.copies_known and host.shown()["data-location"]["bytes"] == 10
     assert host.figures.allocated() == 8192
     host.children.send("measure/8:2", {"copy": "ml.a", "identity": "ml.a", "created": 1.0, "complete": False})
-    assert host.figures.copy_records()["ml.a"].bytes == 5 and not host.figures.copy_records()["ml.a"].complete
+    assert host.figures.copy_records()["ml.a"].inodes == 3 and not host.figures.copy_records()["ml.a"].complete
     host.children.send("measure/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.b"]})
     assert [copy.name for copy in host.figures.copies()] == ["ml.b"]
     host.figures.removed("ml.b")

@@ -23,7 +23,7 @@ def disk(free: float, files_free: float = 0.5, size: int = 1000) -> Space:
 
 
 def state(name: str, allocated: int | None = 50, last_used: float | None = None, **more: Any) -> State:
-    values: dict[str, Any] = {"identity": name, "created": 0.0, "files": 10, **more}
+    values: dict[str, Any] = {"identity": name, "created": 0.0, "inodes": 10, **more}
     return State(name=name, allocated=allocated, last_used=last_used, **values)
 
 
@@ -96,10 +96,15 @@ def test_both_triggers_name_the_reason_of_each() -> None:
 
 def test_inodes_are_pressure_as_bytes_are() -> None:
     result = made(
-        disk(0.5, files_free=0.09), [state("a", 0, files=40), state("b", 900, files=0), state("c", 5, files=40)]
+        disk(0.5, files_free=0.09), [state("a", 0, inodes=40), state("b", 900, inodes=0), state("c", 5, inodes=40)]
     )
-    assert victims(result) == ["a", "c"] and result.wanted_files == 60 and result.wanted_bytes == 0
+    assert victims(result) == ["a", "c"] and result.wanted_inodes == 60 and result.wanted_bytes == 0
     assert made(Space(1000, 500, 500, 0, 0), FIVE).victims == (), "no inodes of its own: no pressure"
+
+
+def test_inodes_that_were_not_counted_are_not_none() -> None:
+    result = made(disk(0.5, files_free=0.09), [state("a", 50, inodes=None), state("b", 50, inodes=60)])
+    assert victims(result) == ["b"] and result.kept == {"a": "not measured yet"}
 
 
 def test_what_frees_nothing_stays() -> None:
@@ -165,8 +170,8 @@ def test_enough_and_never_one_more(
     copies: list[tuple[int, int, float | None, bool]], size: int, free: float, limit: int
 ) -> None:
     states = [
-        state(f"c{number:02}", allocated, used, files=files, keep="" if may_go else "stays")
-        for number, (allocated, files, used, may_go) in enumerate(copies)
+        state(f"c{number:02}", allocated, used, inodes=inodes, keep="" if may_go else "stays")
+        for number, (allocated, inodes, used, may_go) in enumerate(copies)
     ]
     space = Space(size, int(size * free), int(size * free), 0, 0)
     result = made(space, states, limit)
@@ -226,6 +231,6 @@ def test_what_a_declaration_makes_of_a_copy(drives: list[Drive], more: dict[str,
 
 
 def test_the_record_of_an_earlier_drive_says_nothing() -> None:
-    record = CopyRecord("ml", "a", "0", "", 1, 2, 3, True, 4.0, 5.0)
+    record = CopyRecord("ml", "a", "0", "", 1, 2, 3, 4, True, 4.0, 5.0)
     (found,) = assess([Copy("ml.a", "1", 0.0)], {"ml.a": record}, [drive()], {})
     assert (found.allocated, found.last_used) == (None, None)
