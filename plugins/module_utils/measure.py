@@ -36,6 +36,19 @@ class Usage:
     complete: bool = True
     problems: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, tally: Tally, problems: Problems) -> Usage:
+        """What a tally came to."""
+        return cls(
+            bytes=tally.bytes,
+            directory_bytes=tally.directory_bytes,
+            allocated=tally.blocks * 512,
+            files=tally.files,
+            directories=tally.directories,
+            complete=problems.complete,
+            problems=problems.texts(),
+        )
+
     @property
     def inodes(self) -> int:
         """How many inodes the tree takes."""
@@ -71,12 +84,4 @@ class Scan:
             from .measure_workers import tally_in_workers
 
             tally = tally_in_workers(root_fd, self.workers, self.pace, problems)
-        return Usage(
-            bytes=tally.bytes,
-            directory_bytes=tally.directory_bytes,
-            allocated=tally.blocks * 512,
-            files=tally.files,
-            directories=tally.directories,
-            complete=problems.complete,
-            problems=problems.texts(),
-        )
+        return Usage.of(tally, problems)

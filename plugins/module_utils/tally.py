@@ -32,34 +32,38 @@ class Tally:
 
     def count(self, walk: Walk, step: Callable[[], None]) -> None:
         """Counts one tree; calls `step` after each directory and each few hundred files."""
-        is_new = self._is_new
         for directory in walk:
-            dev = directory.status.st_dev
-            size = files = 0
-            blocks = directory.status.st_blocks
-            for entry in directory.files():
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError as error:
-                    if error.errno != errno.ENOENT:
-                        walk.problem(error, entry.name)
-                    continue
-                if status.st_dev != dev and _is_mount_point(directory, entry.name):
-                    walk.skipped(entry.name)
-                    continue
-                if status.st_nlink > 1 and not is_new(status):
-                    continue
-                size += status.st_size
-                blocks += status.st_blocks
-                files += 1
-                if files % _FILES_A_STEP == 0:
-                    step()
-            self.bytes += size
-            self.blocks += blocks
-            self.files += files
-            self.directory_bytes += directory.status.st_size
-            self.directories += 1
-            step()
+            self.count_directory(directory, walk, step)
+
+    def count_directory(self, directory: Directory, walk: Walk, step: Callable[[], None]) -> None:
+        """Counts what is directly in the directory that the walk is at, and the directory itself."""
+        is_new = self._is_new
+        dev = directory.status.st_dev
+        size = files = 0
+        blocks = directory.status.st_blocks
+        for number, entry in enumerate(directory.files(), 1):
+            if number % _FILES_A_STEP == 0:
+                step()
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    walk.problem(error, entry.name)
+                continue
+            if status.st_dev != dev and _is_mount_point(directory, entry.name):
+                walk.skipped(entry.name)
+                continue
+            if status.st_nlink > 1 and not is_new(status):
+                continue
+            size += status.st_size
+            blocks += status.st_blocks
+            files += 1
+        self.bytes += size
+        self.blocks += blocks
+        self.files += files
+        self.directory_bytes += directory.status.st_size
+        self.directories += 1
+        step()
 
     def add(self, bytes: int, directory_bytes: int, blocks: int, files: int, directories: int) -> None:
         """Adds what another tally came to."""

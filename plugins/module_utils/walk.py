@@ -155,6 +155,16 @@ class Walk:
         finally:
             self._forget(1)
 
+    @property
+    def depth(self) -> int:
+        """How many levels below the root the walk is."""
+        return len(self._levels) - 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names on the way from the root to where the walk is."""
+        return tuple(level.name for level in self._levels[1:])
+
     def path(self, name: str = "", depth: int | None = None) -> str:
         """Where the walk is, or was at `depth`, for messages; the middle of a very long path is left out."""
         end = len(self._levels) if depth is None else depth + 1
