@@ -532,6 +532,8 @@ def shell(lab: Lab, name: str, command: list[str]) -> None:
 
 def site(lab: Lab, own_inventory: str | None) -> None:
     if own_inventory:
+        if not Path(own_inventory).exists():
+            raise LabError(f"INVENTORY={own_inventory}: no such file; name an inventory of your hosts")
         sources = ["-i", own_inventory]
     else:
         up(lab, host_names("2"), ["ext4", "xfs"], "1G")
@@ -540,11 +542,14 @@ def site(lab: Lab, own_inventory: str | None) -> None:
         raise LabError("the rollout failed, see above; a second run goes on where it stopped")
     LABS.mkdir(parents=True, exist_ok=True)
     report = LABS / f"{lab.name}.txt"
+    report.unlink(missing_ok=True)
     show = ["ansible-playbook", str(REPOSITORY / "tests/lab/site/show.yml"), *sources, "-e", f"show_report={report}"]
     done = subprocess.run(show, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         print(done.stdout)
         raise LabError("the hosts do not show their status, see above")
+    if not report.exists():
+        raise LabError(f"INVENTORY={own_inventory}: it has no hosts; see ansible-inventory --list -i {own_inventory}")
     print(report.read_text())
 
 
