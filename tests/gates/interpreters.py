@@ -20,8 +20,10 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PIP = str(REPOSITORY / ".venv/bin/pip")
+NEWEST_PINS = REPOSITORY / "requirements/newest-core.txt"
+NEWEST_WORK = REPOSITORY / ".build/newest-core"
 CACHE = Path("/var/cache/stowage-lab")
-PACKAGES = "python3-venv,ca-certificates"
+PACKAGES = "python3-venv,ca-certificates,openssh-client"
 # A release moves from the first to the second some time after its end.
 MIRRORS = ("http://deb.debian.org/debian", "http://archive.debian.org/debian")
 # Version managers put shims on PATH that refuse to run, and ansible-test calls every Python that it finds.
@@ -106,6 +108,14 @@ def container(root: Path, work: Path, readable: Path) -> list[str]:
     command += [f"--machine=stowage-gate-{os.getpid()}", "--pipe", "--as-pid2", "--resolv-conf=bind-host"]
     command += ["--timezone=off", f"--bind-ro={readable}", f"--bind={work}"]
     return command + [f"--bind-ro={path}" for path in sorted(set(named)) if path != "/" and os.path.exists(path)]
+
+
+def newest_core(readable: Path) -> Interpreter:
+    """A Python for the newest ansible-core, which is then in the virtual environment NEWEST_WORK / "venv"."""
+    make_home(NEWEST_WORK / "home")
+    interpreter = find(("3.13", "3.12", "3.14"), "trixie", NEWEST_WORK, readable)
+    make_venv(NEWEST_WORK / "venv", interpreter, NEWEST_PINS, NEWEST_WORK / "home")
+    return interpreter
 
 
 def fetch_pip(home: Path, version: str) -> Path:

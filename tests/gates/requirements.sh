@@ -8,7 +8,7 @@ for list in requirements/*.in; do
     name=$(basename "$list" .in)
     case $name in
         oldest-python) python=python3.9 ;;
-        sanity-newest) python=python3.12 ;;
+        newest-core) python=python3.12 ;;
         *) python=python3.11 ;;
     esac
     venv=.build/requirements/$name

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs ansible-test sanity on a copy of the tree: sanity.py oldest|newest [ansible-test arguments].
 
-oldest: the ansible-core of .venv. newest: the one of requirements/sanity-newest.txt, which needs Python 3.12.
+oldest: the ansible-core of .venv. newest: the one of requirements/newest-core.txt, which needs Python 3.12.
 
 ansible-test downloads its own pip from one fixed host, and hides pip's variables from it. Here it finds that pip in its
 cache and pip's settings in its home directory, so a package index is enough.
@@ -19,9 +19,17 @@ import sys
 import textwrap
 from pathlib import Path
 
-from interpreters import REPOSITORY, SYSTEM_PATH, Interpreter, fetch_pip, find, make_home, make_venv, run
-
-NEWEST = REPOSITORY / "requirements/sanity-newest.txt"
+from interpreters import (
+    NEWEST_PINS,
+    NEWEST_WORK,
+    REPOSITORY,
+    SYSTEM_PATH,
+    Interpreter,
+    fetch_pip,
+    make_home,
+    newest_core,
+    run,
+)
 
 
 def copy_tree(target: Path) -> None:
@@ -62,19 +70,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="ansible-test sanity on a copy of the tree")
     parser.add_argument("core", choices=["oldest", "newest"])
     arguments, more = parser.parse_known_args()
-    work = REPOSITORY / ".build/sanity" / arguments.core
+    work = NEWEST_WORK if arguments.core == "newest" else REPOSITORY / ".build/sanity"
     home = work / "home"
     collection = work / "ansible_collections/stowage/host"
     copy_tree(collection)
-    make_home(home)
 
     if arguments.core == "oldest":
+        make_home(home)
         venv = REPOSITORY / ".venv"
         interpreter = Interpreter(str(venv / "bin/python"), [])
     else:
         venv = work / "venv"
-        interpreter = find(("3.13", "3.12", "3.14"), "trixie", work, NEWEST)
-        make_venv(venv, interpreter, NEWEST, home)
+        interpreter = newest_core(NEWEST_PINS)
     if interpreter.prefix:
         # No git in the container, and none needed where no repository is around.
         shutil.rmtree(collection / ".git")
