@@ -17,6 +17,7 @@ IDLE_S = 90.0
 """How long a connection stays open between requests: longer than the usual scrape interval."""
 MOST_CONNECTIONS = 64
 _MOST_REQUEST = 16 * 1024
+_END = b"\r\n\r\n"
 _STATUS = {
     200: "OK",
     400: "Bad Request",
@@ -90,7 +91,11 @@ class Server:
             return  # the client has gone already
         sock.setblocking(False)
         if self._tls is not None:
-            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            try:
+                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            except OSError:  # reset by the client since
+                sock.close()
+                return
         if len(self._connections) >= MOST_CONNECTIONS:
             self._close(min(self._connections.values(), key=lambda one: one.deadline))
         self._connections[sock.fileno()] = _Connection(sock)
@@ -103,32 +108,32 @@ class Server:
         connection.sock.close()
 
     def _advance(self, connection: _Connection) -> None:
-        """Go on with a connection until it would block; then wait for what it needs."""
-        events = selectors.EVENT_READ
+        """Take a connection one answer further, or until it would block; all others have their turn before the next."""
         try:
-            while True:
-                if connection.sending:
-                    events = selectors.EVENT_WRITE
-                    sent = connection.sock.send(connection.sending)
-                    connection.sending = connection.sending[sent:]
-                    if not connection.sending and not self._sent(connection):
-                        return
-                    continue
-                events = selectors.EVENT_READ
+            if not connection.sending and not self._take_request(connection):
                 data = connection.sock.recv(65536)
                 if not data:
                     self._close(connection)
                     return
                 connection.received += data
                 self._take_request(connection)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            if isinstance(error, ssl.SSLWantReadError):
-                events = selectors.EVENT_READ
-            elif isinstance(error, ssl.SSLWantWriteError):
-                events = selectors.EVENT_WRITE
-            self._selector.modify(connection.sock, events)
+            while connection.sending:
+                connection.sending = connection.sending[connection.sock.send(connection.sending) :]
+                if not connection.sending and not self._sent(connection):
+                    return
+        except ssl.SSLWantReadError:
+            events = selectors.EVENT_READ
+        except ssl.SSLWantWriteError:
+            events = selectors.EVENT_WRITE
+        except BlockingIOError:
+            events = selectors.EVENT_WRITE if connection.sending else selectors.EVENT_READ
         except OSError:  # reset by the client, or no TLS that we speak: its own affair
             self._close(connection)
+            return
+        else:
+            # A request that has come already does not show as something to read.
+            events = selectors.EVENT_WRITE if _END in connection.received else selectors.EVENT_READ
+        self._selector.modify(connection.sock, events)
 
     def _sent(self, connection: _Connection) -> bool:
         """Get ready for the next request; return whether the connection is still open."""
@@ -138,21 +143,21 @@ class Server:
             self._close(connection)
             return False
         connection.deadline = time.monotonic() + IDLE_S
-        self._take_request(connection)
         return True
 
-    def _take_request(self, connection: _Connection) -> None:
-        head, found, rest = bytes(connection.received).partition(b"\r\n\r\n")
+    def _take_request(self, connection: _Connection) -> bool:
+        """Answer the first request that was received; return whether there was one."""
+        head, found, rest = bytes(connection.received).partition(_END)
         if not found:
             if len(head) > _MOST_REQUEST:
                 self._send(connection, Answer(431, "text/plain", b"request too large\n"), True, True)
-            return
+            return False
         connection.received = bytearray(rest)
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._send(connection, Answer(400, "text/plain", b"not a request of HTTP/1\n"), True, True)
-            return
+            return True
         method, path, protocol = words
         headers = {
             name.strip().lower(): value.strip().lower()
@@ -165,6 +170,7 @@ class Server:
         else:
             answer = self._answer(path.partition("?")[0])
         self._send(connection, answer, method != "HEAD", close)
+        return True
 
     def _send(self, connection: _Connection, answer: Answer, with_body: bool, close: bool) -> None:
         head = (

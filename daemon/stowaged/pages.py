@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from typing import Any
 
 from stowage_core.places import Places
 
 from . import metrics, sections
-
-STALE_CYCLES = 3
 
 
 class Pages:
@@ -25,7 +24,7 @@ class Pages:
         self._stamps: dict[str, tuple[int, int] | None] = {}
         self._rendered = {"": metrics.build_info()}
         self._sources: dict[str, bytes] = {}
-        self._cycle: dict[str, Any] = {}
+        self._cycle: dict[str, Any] | None = None
         self.metrics = self._rendered[""]
         self.status = b"{}\n"
 
@@ -39,11 +38,11 @@ class Pages:
 
     def health(self) -> tuple[bool, str]:
         """Return whether the daemon is at work, in one line."""
-        if not self._cycle:
+        if self._cycle is None:
             return False, "the daemon has not finished a cycle since this host was started"
-        age = max(0.0, time.time() - self._cycle["time"])
-        text = f"last cycle of the daemon {age:.0f} s ago"
-        return age <= STALE_CYCLES * self._cycle["cycle_s"], text
+        now = time.time()
+        text = f"last cycle of the daemon {max(0.0, now - self._cycle['time']):.0f} s ago"
+        return not sections.is_stale(self._cycle, now), text
 
     def _items(self) -> list[tuple[bytes, bytes]]:
         return [(name.encode(), source) for name, source in self._sources.items()]
@@ -57,12 +56,23 @@ class Pages:
         stamp = (status.st_mtime_ns, status.st_ino)
         if self._stamps.get(name) == stamp:
             return False
+        self._stamps[name] = stamp
         with open(path, "rb") as stream:
             source = stream.read()
-        section = json.loads(source)
-        self._rendered[name] = metrics.render(name, section, self._with_copies)
-        self._sources[name] = source.strip()
+        try:
+            section = json.loads(source)
+            if name == "cycle":
+                sections.is_stale(section, 0.0)
+            rendered = metrics.render(name, section, self._with_copies)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            # What is not shown is not known; the daemon writes it anew once it is of the exporter's version.
+            print(f"{path}: left out, it is of another version ({error!r}); restart stowaged", file=sys.stderr)
+            self._rendered[name] = b""
+            self._sources.pop(name, None)
+            section = None
+        else:
+            self._rendered[name] = rendered
+            self._sources[name] = source.strip()
         if name == "cycle":
             self._cycle = section
-        self._stamps[name] = stamp
         return True

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -181,6 +182,33 @@ def test_health(places: Places, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "section", [{"leases": 1}, {"reserved": "many", "leased": 0}, {"reserved": None, "leased": []}, []]
+)
+def test_a_section_of_another_version_is_left_out(
+    places: Places, section: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(sections.path_of(places, "leases"))
+    path.write_text(json.dumps(section))
+    pages = Pages(places, True)
+    assert pages.refresh()
+    assert b"stowage_leases" not in pages.metrics and b"stowage_location_bytes" in pages.metrics
+    assert "leases" not in json.loads(pages.status)
+    assert not pages.refresh()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{path}: left out" in said and "restart stowaged" in said
+    records.write(str(path), STATE["leases"])
+    assert pages.refresh() and b"stowage_leases" in pages.metrics
+
+
+@pytest.mark.parametrize("section", [{"time": 1.0}, {"time": "now", "cycle_s": 10}, {"time": 1.0, "cycle_s": None}])
+def test_a_cycle_of_another_version_is_no_health(places: Places, section: Any) -> None:
+    Path(sections.path_of(places, "cycle")).write_text(json.dumps(section))
+    pages = Pages(places, True)
+    pages.refresh()
+    assert pages.health()[0] is False
+
+
+@pytest.mark.parametrize(
     ("text", "address"),
     [("127.0.0.1:9823", ("127.0.0.1", 9823)), ("[::1]:9823", ("::1", 9823)), ("0.0.0.0:0", ("0.0.0.0", 0))],
 )
@@ -294,6 +322,31 @@ def test_slow_clients_do_not_hold_up_a_scrape(running: Running) -> None:
         sock.close()
 
 
+def test_a_client_that_never_stops_asking_does_not_hold_up_a_scrape(running: Running) -> None:
+    with running.connect() as greedy:
+        greedy.setblocking(False)
+        asked = b"GET /other HTTP/1.1\r\n\r\n" * 3000
+        stopped = threading.Event()
+
+        def ask() -> None:
+            while not stopped.is_set():
+                with contextlib.suppress(BlockingIOError):
+                    greedy.send(asked)
+                with contextlib.suppress(BlockingIOError):
+                    greedy.recv(1 << 20)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            time.sleep(0.2)
+            start = time.monotonic()
+            assert running.get() == (200, running.body)
+            assert time.monotonic() - start < 2
+        finally:
+            stopped.set()
+            asking.join()
+
+
 def test_a_request_that_does_not_end_is_dropped(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "REQUEST_S", 0.2)
     with running.connect() as sock:
@@ -366,6 +419,23 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
         assert get("client") == running.body
     finally:
         running.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of ssl, about its half-made socket
+def test_a_client_that_resets_its_connection_ends_nothing(tmp_path: Path) -> None:
+    certificate("server", tmp_path)
+    context = tls_of(
+        argparse.Namespace(certificate=tmp_path / "server.pem", key=tmp_path / "server.key", client_ca=None)
+    )
+    server = Server(("127.0.0.1", 0), lambda _path: Answer(200, "text/plain", b"here\n"), context)
+    try:
+        for _number in range(20):
+            sock = socket.create_connection(("127.0.0.1", server.port), 5)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()  # with a reset
+            server.step(0.1)
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize(
