@@ -9,6 +9,7 @@ import os
 import time
 from typing import Any
 
+from . import records
 from .places import Places
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -25,10 +26,15 @@ def record(places: Places, *, object: str, reason: str, message: str, **fields: 
     event = {"time": time.time(), "object": object, "reason": reason, "message": message, **fields}
     line = json.dumps(event, sort_keys=True).encode("ascii") + b"\n"
     try:
-        os.makedirs(places.var, mode=0o755, exist_ok=True)
+        records.make_directory(places.var)
         _turn_over(places.events)
-        fd = os.open(places.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = os.open(places.events, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
+            size = os.fstat(fd).st_size
+            if not size:
+                os.fchmod(fd, 0o644)  # whatever the umask is
+            elif os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line  # the one before was cut short by a full disk
             return os.write(fd, line) == len(line)
         finally:
             os.close(fd)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,15 @@ def test_an_event_cut_short_is_left_out(tmp_path: Path) -> None:
     with open(places.events, "a") as stream:
         stream.write('{"message": "cut')
     assert [event["message"] for event in events.read(places)] == ["whole"]
+    assert events.record(places, object="host", reason="Test", message="next") is True
+    assert [event["message"] for event in events.read(places)] == ["whole", "next"]
+
+
+def test_everybody_may_read_events(tmp_path: Path) -> None:
+    places = Places.under(str(tmp_path))
+    before = os.umask(0o077)
+    try:
+        events.record(places, object="host", reason="Test", message="whole")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(os.stat(path).st_mode) for path in (places.events, places.var)] == [0o644, 0o755]
