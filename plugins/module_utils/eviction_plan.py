@@ -83,6 +83,15 @@ class Plan:
     """Why the mark cannot be reached with these victims; empty when it can."""
 
 
+def kept_by_declaration(drive: Drive | None) -> str:
+    """Return why a copy of *drive*, None for one that is in no list, must stay; empty for a cache or a deleted one."""
+    if drive is None:
+        return "no list of drives has its drive"
+    if not drive.absent and not (drive.evictable and drive.placed):
+        return "its drive is not a cache"
+    return ""
+
+
 def assess(
     copies: Iterable[Copy],
     known: Mapping[str, CopyRecord],
@@ -111,10 +120,8 @@ def assess(
         forced = drive is not None and deleted and drive.force
         if name in unknown:
             keep = unknown[name]
-        elif drive is None:
-            keep = "no list of drives has its drive"
-        elif not deleted and not (drive.evictable and drive.placed):
-            keep = "its drive is not a cache"
+        elif kept_by_declaration(drive):
+            keep = kept_by_declaration(drive)
         elif name in pinned and not forced:
             keep = f"held by {pinned[name]}"
         elif name in filling and not forced:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core.eviction import _entry, _parsed
 from stowage_core.eviction_plan import REASONS, Victim
+from stowage_core.trash import entry_of, parsed
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_name_aside_tells_the_copy_and_the_reason(reason: str) -> None:
     longest = "w" * 63 + "." + "d" * 63
-    entry = _entry(Victim(longest, "", reason, 0, 0))
-    assert _parsed(entry) == (longest, reason) and len(entry) <= 255
-    assert entry != _entry(Victim(longest, "", reason, 0, 0))
+    entry = entry_of(Victim(longest, "", reason, 0, 0))
+    assert parsed(entry) == (longest, reason) and len(entry) <= 255
+    assert entry != entry_of(Victim(longest, "", reason, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ def test_a_name_aside_tells_the_copy_and_the_reason(reason: str) -> None:
     [b"photos", b"ml.a", b"ml.a.", b"ml.a.soon-1-2", b"a.full-1-2", b"ml.a.b.full-1-2", b".full-1", b"\xff.a.full-1"],
 )
 def test_a_name_that_was_not_made_here(entry: bytes) -> None:
-    assert _parsed(entry) == ("", "")
+    assert parsed(entry) == ("", "")
 
 
 @given(st.binary(min_size=1, max_size=40))
 def test_any_name(entry: bytes) -> None:
-    name, reason = _parsed(entry)
+    name, reason = parsed(entry)
     assert bool(name) == bool(reason)
     assert not name or os.fsdecode(entry).startswith(name + "." + reason)
