@@ -117,8 +117,9 @@ def _add_pin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int, help="the lease's number")
 
 
-def _width() -> int:
-    return shutil.get_terminal_size((80, 24)).columns
+def _width() -> int | None:
+    """Return how many columns there are; None, for any number, in a pipe or a job's log."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
 
 
 def _print(lines: Sequence[str]) -> None:
@@ -218,7 +219,9 @@ def _declared_paths(places: Places) -> list[tuple[str, str]]:
     found = declared.load(places, settings.load(places).host)
     if not found.targets:
         raise StowageError("nothing is declared on this host: name a directory, or roll the host out")
-    return [(target.object, target.path) for target in found.targets]
+    # A scratch directory that no run has used yet is no fault.
+    there = [one for one in found.targets if not one.made_on_use or os.path.lexists(one.path)]
+    return [(target.object, target.path) for target in there]
 
 
 # -- Eviction

@@ -11,6 +11,7 @@ from typing import Any
 from stowage_core import data_locations, drive_records, records
 from stowage_core.data_locations import DataLocation
 from stowage_core.drive_records import Drive
+from stowage_core.drives import PLACED, SCRATCH, SHARED
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 
@@ -31,6 +32,8 @@ class Target:
     shared: bool = False
     """Whether the host named by the drive measures it although others see it too."""
     must_be_shared: bool = False
+    made_on_use: bool = False
+    """Whether the first run that uses it makes it, so that it may be missing until then."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,9 @@ def _sources(drives: list[Drive], host: str) -> list[Target]:
         sources = () if drive.absent or drive.spec is None else drive.spec["sources"]
         for number, source in enumerate(sources):
             scope = source.get("node_scope", "")
-            if scope == "local-any" or (scope in ("", "shared") and source.get("node", "") == host):
-                shared = scope == "shared"
+            scratch, shared = scope == SCRATCH, scope == SHARED
+            hosts = source.get("eligible_nodes") if scratch else [source.get("node", "")]
+            if scope != PLACED and (not hosts or host in hosts):
                 name = f"drive/{drive.workspace}/{drive.name}/{number}"
-                found.append(Target(name, source["path"], shared=shared, must_be_shared=shared))
+                found.append(Target(name, source["path"], shared=shared, must_be_shared=shared, made_on_use=scratch))
     return found

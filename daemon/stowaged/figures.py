@@ -21,6 +21,7 @@ from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, Declared, Target
 from .leases import Leases
 from .measuring import SILENCE_S, Measuring, record_path
+from .runs import RUNS
 from .sections import Sections
 from .settings import Settings
 
@@ -60,7 +61,7 @@ class Figures:
             del self._measured[target]
         for name in wanted:
             if name not in self._measured:
-                self._measured[name] = {**self._recorded(name), "complete": False, "reason": ""}
+                self._measured[name] = self._recorded(name)
                 self._due.clear()
 
     def _recorded(self, name: str) -> dict[str, Any]:
@@ -69,15 +70,21 @@ class Figures:
         except StowageError as error:
             self._say(str(error))
             record = {}
-        return {key: record.get(key) for key in _KEPT}
+        known = {key: record.get(key) for key in (*_KEPT, "runs")}
+        return {**known, "complete": record.get("complete", False), "reason": record.get("reason", "")}
 
     # -- Answers
 
     def answered(self, answers: dict[str, Message]) -> None:
         before, self._answers = self._answers, answers
-        if any(answers[name]["available"] and not before[name]["available"] for name in answers.keys() & before.keys()):
-            self._due.clear()  # what was missing is there again
         for name, answer in answers.items():
+            measured = self._measured.get(name)
+            if not answer.get("made", True) and measured is not None and measured["bytes"] is None:
+                answer.update(available=True, reason="")  # it may be used, and was never there to be missed
+            elif answer["available"] and name in before and not _was_there(before[name]):
+                self._due.clear()  # what was missing is there again
+                if measured is not None:
+                    measured["reason"] = ""
             reason = answer["reason"]
             if reason != self._said.get(name, ""):
                 self._say(reason or f"{name}: is there again")
@@ -141,7 +148,7 @@ class Figures:
             self._measured[DATA_LOCATION].update(complete=True, reason="", measured=time.time())
         else:
             kept = {key: message[key] for key in _KEPT}
-            self._measured[message["object"]].update(kept, complete=True, reason="")
+            self._measured[message["object"]].update(kept, runs=message.get("runs"), complete=True, reason="")
 
     def _fail(self, name: str, reason: str) -> None:
         """Mark a measurement as incomplete; the last complete figures stay."""
@@ -152,7 +159,7 @@ class Figures:
         name = message["copy"]
         before = self._copies.get(name)
         if not message["complete"] and before is not None and before["identity"] == message["identity"]:
-            before.update(complete=False)
+            before.update(complete=False, reason=message["reason"])
             return
         self._copies[name] = {**dict.fromkeys((*_KEPT, "inodes")), "filling": False, **message}
 
@@ -251,24 +258,29 @@ class Figures:
 
     def _shown(self, target: Target) -> dict[str, Any]:
         answer = self._answers.get(target.object, {"available": False, "reason": ""})
-        measured = self._measured.get(target.object, dict.fromkeys(_KEPT))
+        measured = self._measured[target.object]
         return {
             "path": target.path,
             "available": answer["available"],
+            "made": answer.get("made", True),
             "answers": not answer.get("hung", False),
-            "reason": answer["reason"] or measured.get("reason", ""),
-            "complete": measured.get("complete", False),
+            "reason": answer["reason"] or measured["reason"],
+            "complete": measured["complete"],
             "elsewhere": target.object in self._elsewhere,
             **{key: measured[key] for key in _KEPT},
         }
 
     def _shown_location(self, target: Target) -> dict[str, Any]:
         shown = {"location": target.object.partition("/")[2] or target.object, **self._shown(target)}
-        if target.object == DATA_LOCATION:
+        if target.object == RUNS:
+            shown["runs"] = self._measured[target.object]["runs"]
+        if target.object == DATA_LOCATION and self.copies_known:
             for key in ("bytes", "allocated", "files"):
                 sizes = [one[key] for one in self._copies.values()]
-                shown[key] = sum(sizes) if self.copies_known and None not in sizes else None
-            shown["complete"] = bool(shown["complete"]) and all(one["complete"] for one in self._copies.values())
+                shown[key] = None if None in sizes else sum(sizes)
+            reasons = [one["reason"] for one in self._copies.values() if not one["complete"]]
+            shown["complete"] = shown["complete"] and not reasons
+            shown["reason"] = shown["reason"] or "".join(reasons[:1])
         return shown
 
     def _shown_source(self, target: Target) -> dict[str, Any]:
@@ -294,3 +306,7 @@ class Figures:
                 }
             )
         return shown
+
+
+def _was_there(answer: Message) -> bool:
+    return bool(answer["available"] and answer.get("made", True))

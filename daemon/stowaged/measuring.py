@@ -22,27 +22,31 @@ from stowage_core.drive_records import Drive
 from stowage_core.drives import split_copy_name
 from stowage_core.errors import StowageError
 from stowage_core.measure import Engine, Scan, Usage
+from stowage_core.measure_parts import Names, measure_parts
 from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.pace import Pace
+from stowage_core.paths import is_within
 from stowage_core.places import Places
 from stowage_core.sizes import Space
 
 from . import probe
 from .children import Send
 from .declared import DATA_LOCATION, Target
+from .runs import DEPTH, RUNS, Runs
 
 SILENCE_S = 120.0
 _BEAT_S = 1.0
 _KEPT = ("bytes", "allocated", "files", "inodes", "measured")
 """What stays of the last complete measurement when a later one is not complete."""
-_ENGINE: Engine = Scan(pace=Pace())
+_PACE = Pace()
+_ENGINE: Engine = Scan(pace=_PACE)
 
 
 def record_path(places: Places, target: str) -> str:
     """Return where the last complete measurement of a target is kept, by its object's name."""
     kind, _slash, name = target.partition("/")
-    directory = places.locations_dir if kind == "location" else os.path.join(places.var, "sources")
-    return os.path.join(directory, name.replace("/", ".") + ".json")
+    directory = os.path.join(places.var, "sources") if kind == "drive" else places.locations_dir
+    return os.path.join(directory, (name or kind).replace("/", ".") + ".json")
 
 
 @dataclass
@@ -58,57 +62,144 @@ class Measuring:
 
     def __call__(self, send: Send) -> None:
         _beat(send)
-        for target in self.targets:
+        # What contains others comes before them, and counts them along.
+        waiting = sorted(self.targets, key=lambda target: len(target.path))
+        while waiting:
+            target = waiting.pop(0)
             if target.object == DATA_LOCATION:
                 self._copies(target, send)
             else:
-                send({"object": target.object, **self._target(target, send)})
+                counted = self._target(target, waiting, send)
+                waiting = [other for other in waiting if other.object not in counted]
 
-    def _target(self, target: Target, send: Send) -> dict[str, Any]:
+    def _target(self, target: Target, waiting: Sequence[Target], send: Send) -> set[str]:
+        """Measure a target, and those *waiting* that lie in it; return which of these were counted."""
         try:
-            fd, mount = probe.open_target(target, self.location, self.table)
+            fd, filesystem = self._open(target, send)
         except StowageError as error:
-            return {"complete": False, "reason": str(error)}
+            self._fail(target, "" if self._is_unmade(target, error, send) else str(error), send)
+            return set()
+        inner = self._inner(target, waiting, send)
+        runs = Runs(self.places) if target.object == RUNS else None
+        deepest = max([DEPTH if runs else 0, *map(len, inner)])
+        counted: set[str] = set()
+
+        def begins(names: Names) -> bool:
+            return names in inner or (runs is not None and len(names) == DEPTH)
+
+        def found(names: Names, usage: Usage) -> None:
+            if runs is not None and len(names) == DEPTH:
+                runs.add("/".join(names), usage)
+            for other, its_filesystem in inner.get(names, ()):
+                self._take(other, its_filesystem, _figures(usage, target.path), send)
+                counted.add(other.object)
+
         try:
-            filesystem = mounts.identify(fd, self.table)
-            if self._is_unmounted(target, fd, filesystem):
-                return {
-                    "complete": False,
-                    "reason": f"{target.path}: an empty directory on another filesystem than at the last measurement; "
-                    "mount its disk",
-                }
-            usage = _ENGINE.measure(fd)
+            usage = measure_parts(fd, begins, deepest, found, _PACE) if deepest else _ENGINE.measure(fd)
         finally:
             os.close(fd)
-        figures = _figures(usage)
-        if usage.complete:
-            record = {**figures, "filesystem": filesystem.to_json()}
-            _keep(send, lambda: records.write(record_path(self.places, target.object), record))
-        return figures
+        figures = _figures(usage, target.path)
+        if runs is not None:
+            _keep(send, functools.partial(runs.write, target.path, usage.complete))
+            figures["runs"] = runs.summary()
+        self._take(target, filesystem, figures, send)
+        return counted
 
-    def _is_unmounted(self, target: Target, fd: int, filesystem: FilesystemId) -> bool:
-        """Return whether the directory is only the place where a disk is missing: that must not become a zero."""
-        record = records.read(record_path(self.places, target.object))
-        if record is None or filesystem.matches(FilesystemId.from_json(record["filesystem"])):
-            return False
-        return not os.listdir(fd)
+    def _open(self, target: Target, send: Send) -> tuple[int, FilesystemId]:
+        """Return a descriptor of a target and its filesystem.
+
+        :raises StowageError: when it is not there, or is only the place where its disk is missing
+        """
+        fd, _mount = probe.open_target(target, self.location, self.table)
+        try:
+            filesystem = mounts.identify(fd, self.table)
+            record = self._record(target, send)
+            # That must not become a zero.
+            if record and not filesystem.matches(FilesystemId.from_json(record["filesystem"])) and not os.listdir(fd):
+                raise probe.UnavailableError(
+                    f"{target.path}: an empty directory on another filesystem than at the last measurement; "
+                    "mount its disk"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, filesystem
+
+    def _inner(
+        self, target: Target, waiting: Sequence[Target], send: Send
+    ) -> dict[Names, list[tuple[Target, FilesystemId]]]:
+        """Return the targets in another one by the way there; runs are counted for themselves, with their parts."""
+        found: dict[Names, list[tuple[Target, FilesystemId]]] = {}
+        for other in waiting:
+            if other.object in (DATA_LOCATION, RUNS) or other.path == target.path:
+                continue
+            if is_within(other.path, target.path):
+                try:
+                    fd, filesystem = self._open(other, send)
+                except StowageError:
+                    continue  # it says why when its own turn comes
+                os.close(fd)
+                names = tuple(other.path[len(target.path.rstrip("/")) + 1 :].split("/"))
+                found.setdefault(names, []).append((other, filesystem))
+        return found
+
+    def _is_unmade(self, target: Target, error: StowageError, send: Send) -> bool:
+        """Return whether a directory is only made when it is first used, and was not yet."""
+        return isinstance(error, probe.UnmadeError) and self._record(target, send) is None
+
+    def _record(self, target: Target, send: Send) -> dict[str, Any] | None:
+        try:
+            return records.read(record_path(self.places, target.object))
+        except records.RecordError as error:
+            send({"say": str(error)})
+            return None
+
+    def _take(self, target: Target, filesystem: FilesystemId, figures: Mapping[str, Any], send: Send) -> None:
+        if not figures["complete"]:
+            self._fail(target, figures["reason"], send)
+            return
+        record = {**figures, "filesystem": filesystem.to_json()}
+        _keep(send, lambda: records.write(record_path(self.places, target.object), record))
+        send({"object": target.object, **figures})
+
+    def _fail(self, target: Target, reason: str, send: Send) -> None:
+        """Say that a measurement was not complete, and record it beside the last complete figures."""
+        record = self._record(target, send)
+        if record is not None:
+            record.update(complete=False, reason=reason)
+            _keep(send, lambda: records.write(record_path(self.places, target.object), record))
+        send({"object": target.object, "complete": False, "reason": reason})
 
     def _copies(self, target: Target, send: Send) -> None:
         assert self.location is not None
         try:
             location_fd = data_locations.open_verified(self.location, self.table)
         except StowageError as error:
-            send({"object": target.object, "complete": False, "reason": str(error)})
+            self._fail(target, str(error), send)
             return
         try:
             size = Space.of(location_fd).size
             found = copies.present(location_fd, self.location)
+            totals = dict.fromkeys(("bytes", "allocated", "files"), 0)
+            reason = ""
             for copy in found:
-                send(self._copy(location_fd, copy, size, send))
+                answer = self._copy(location_fd, copy, size, send)
+                send(answer)
+                reason = reason or answer["reason"]
+                totals = {key: total + (answer.get(key) or 0) for key, total in totals.items()}
             self._forget_gone({copy.name for copy in found}, send)
+            self._keep_totals(target, totals, reason, send)
             send({"object": target.object, "complete": True, "copies": [copy.name for copy in found]})
         finally:
             os.close(location_fd)
+
+    def _keep_totals(self, target: Target, totals: Mapping[str, int], reason: str, send: Send) -> None:
+        """Record what all copies take, to be shown until they are listed again after a start."""
+        path = record_path(self.places, target.object)
+        record = {**totals, "complete": True, "measured": time.time(), "reason": ""}
+        if reason:
+            record = {**(self._record(target, send) or {}), "complete": False, "reason": reason}
+        _keep(send, lambda: records.write(path, record))
 
     def _copy(self, location_fd: int, copy: Copy, filesystem_bytes: int, send: Send) -> dict[str, Any]:
         try:
@@ -120,13 +211,13 @@ class Measuring:
                 "identity": copy.identity,
                 "created": copy.created,
                 "complete": False,
-                "reason": error.strerror,
+                "reason": f"copy {copy.name}: {error.strerror}",
             }
         workspace, drive = split_copy_name(copy.name)
         declared = self.drives.get(copy.name)
         filling = declared is not None and copies.waits_for_fill(location_fd, declared)
         before = copies.load_record(self.places, copy.name)
-        figures = _figures(usage)
+        figures = _figures(usage, f"copy {copy.name}")
         if not usage.complete and before is not None and before.identity == copy.identity and before.bytes is not None:
             # What could not be read is not zero: the last complete figures stay.
             figures.update({key: getattr(before, key) for key in _KEPT})
@@ -146,7 +237,7 @@ class Measuring:
                 _keep(send, functools.partial(copies.forget, self.places, name[: -len(".json")]))
 
 
-def _figures(usage: Usage) -> dict[str, Any]:
+def _figures(usage: Usage, where: str) -> dict[str, Any]:
     return {
         "bytes": usage.bytes,
         "allocated": usage.allocated,
@@ -154,7 +245,7 @@ def _figures(usage: Usage) -> dict[str, Any]:
         "inodes": usage.inodes,
         "complete": usage.complete,
         "measured": time.time(),
-        "reason": "; ".join(usage.problems[:3]) if not usage.complete else "",
+        "reason": f"{where}: {'; '.join(usage.problems[:3])}" if not usage.complete else "",
     }
 
 

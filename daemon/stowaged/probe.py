@@ -25,6 +25,10 @@ class UnavailableError(StowageError):
     """A directory is not there, or another one is in its place."""
 
 
+class UnmadeError(UnavailableError):
+    """A directory is not there that is made when it is first used."""
+
+
 def open_target(target: Target, location: DataLocation | None, table: Sequence[Mount]) -> tuple[int, Mount]:
     """Return a descriptor of *target* and the mount that it lies on.
 
@@ -38,6 +42,11 @@ def open_target(target: Target, location: DataLocation | None, table: Sequence[M
             fd = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except StowageError as error:
         raise UnavailableError(str(error)) from error
+    except FileNotFoundError as error:
+        if target.made_on_use:
+            rule = "is not there; mount its disk, or leave it: it is made when a run uses it next"
+            raise UnmadeError(f"{target.path}: {rule}") from error
+        raise UnavailableError(f"{target.path}: {error.strerror}; mount its disk or correct the declaration") from error
     except OSError as error:
         raise UnavailableError(f"{target.path}: {error.strerror}; mount its disk or correct the declaration") from error
     try:
@@ -67,7 +76,8 @@ def ask(target: Target, location: DataLocation | None, table: Sequence[Mount]) -
     try:
         fd, mount = open_target(target, location, table)
     except StowageError as error:
-        return {"object": target.object, "available": False, "reason": str(error)}
+        made = not isinstance(error, UnmadeError)
+        return {"object": target.object, "available": False, "made": made, "reason": str(error)}
     try:
         space = Space.of(fd)
     finally:

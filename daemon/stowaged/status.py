@@ -14,7 +14,7 @@ from stowage_core.places import Places
 from stowage_core.sizes import decimal
 
 from . import sections
-from .tables import Column, ago, copies, percent, table
+from .tables import Column, ago, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
 STALE_CYCLES = 3
@@ -36,13 +36,14 @@ def stale(state: State, now: float) -> bool:
     return cycle is None or now - cycle["time"] > STALE_CYCLES * cycle["cycle_s"]
 
 
-def render(state: State, width: int, now: float | None = None) -> list[str]:
+def render(state: State, width: int | None, now: float | None = None) -> list[str]:
     """Return the lines of the whole page."""
     now = time.time() if now is None else now
-    lines = _daemon(state, now)
+    lines = _daemon(state, width, now)
     for title, part in (
         ("Filesystems", _filesystems(state, width)),
         ("Locations", _locations(state, width, now)),
+        ("Runs", _runs(state, width, now)),
         ("Drives", _drives(state, width, now)),
         ("Copies", _copies(state, width, now)),
         ("Eviction", _evictions(state, width)),
@@ -52,21 +53,25 @@ def render(state: State, width: int, now: float | None = None) -> list[str]:
     return lines
 
 
-def _daemon(state: State, now: float) -> list[str]:
+def _daemon(state: State, width: int | None, now: float) -> list[str]:
     cycle = state.get("cycle")
     if cycle is None:
-        return ["The daemon has not finished a cycle since this host was started: systemctl status stowaged"]
+        return wrapped(
+            "The daemon has not finished a cycle since this host was started: systemctl status stowaged", width
+        )
     where = f" on {cycle['host']}" if cycle["host"] else ""
-    lines = [f"stowaged {cycle['version']}{where}: last cycle {ago(now - cycle['time'])}, evict: {cycle['evict']}"]
+    text = f"stowaged {cycle['version']}{where}: last cycle {ago(now - cycle['time'])}, evict: {cycle['evict']}"
+    lines = wrapped(text, width)
     if stale(state, now):
-        lines.append("! The daemon has stopped and what follows is old: systemctl status stowaged")
+        lines += wrapped("! The daemon has stopped and what follows is old: systemctl status stowaged", width)
     config = state.get("config", {})
     if not config.get("successful", True):
-        lines.append(f"! The configuration could not be loaded, the earlier one stays in force: {config['error']}")
+        text = f"! The configuration could not be loaded, the earlier one stays in force: {config['error']}"
+        lines += wrapped(text, width)
     return lines
 
 
-def _filesystems(state: State, width: int) -> list[str]:
+def _filesystems(state: State, width: int | None) -> list[str]:
     rows = []
     for one in state.get("filesystems", {}).get("filesystems", []):
         usable = one["size"] - one["free"] + one["avail"]
@@ -84,11 +89,11 @@ def _filesystems(state: State, width: int) -> list[str]:
         )
     columns = (
         Column("Mounted at", shrinks=True),
-        Column("Type"),
+        Column("Type", goes=2),
         Column("Size", right=True),
         Column("Free", right=True),
         Column("", right=True),
-        Column("Inodes free", right=True),
+        Column("Inodes free", right=True, goes=1),
     )
     return table(columns, rows, width) if rows else []
 
@@ -104,34 +109,77 @@ def _state_of(one: Mapping[str, Any]) -> str:
         return "no answer"
     if not one["available"]:
         return "unavailable"
-    return "ok" if one["complete"] or one["bytes"] is None else "incomplete"
+    if not one["made"]:
+        return "not made yet"
+    if not one["complete"] and one["reason"]:
+        return "incomplete"
+    return "not measured yet" if one["bytes"] is None and not one["elsewhere"] else "ok"
 
 
-_MEASURED = (Column("Size", right=True), Column("Files", right=True), Column("Measured", right=True), Column("State"))
+_MEASURED = (
+    Column("Size", right=True),
+    Column("Files", right=True, goes=3),
+    Column("Measured", right=True, goes=2),
+    Column("State"),
+)
 
 
-def _reasons(items: list[Mapping[str, Any]]) -> list[str]:
-    return [f"! {reason}" for reason in dict.fromkeys(one["reason"] for one in items if one["reason"])]
+def _reasons(items: list[tuple[str, Mapping[str, Any]]], width: int | None) -> list[str]:
+    """Return what is wrong, each reason once with all that it holds for."""
+    wrong: dict[str, list[str]] = {}
+    for name, one in items:
+        if one["reason"]:
+            wrong.setdefault(f"{_state_of(one)}: {one['reason']}", []).append(name)
+    lines = []
+    for reason, names in wrong.items():
+        lines += wrapped(f"! {', '.join(names)}: {reason}", width)
+    return lines
 
 
-def _locations(state: State, width: int, now: float) -> list[str]:
+def _objects(title: str, items: list[tuple[str, Mapping[str, Any]]], width: int | None, now: float) -> list[str]:
+    rows = [[name, printable(one["path"]), *_measured(one, now), _state_of(one)] for name, one in items]
+    columns = (Column(title, shrinks=True), Column("Path", shrinks=True, goes=4), *_MEASURED)
+    return table(columns, rows, width) + _reasons(items, width) if rows else []
+
+
+def _locations(state: State, width: int | None, now: float) -> list[str]:
     items = state.get("locations", {}).get("locations", [])
-    rows = [[one["location"], printable(one["path"]), *_measured(one, now), _state_of(one)] for one in items]
-    columns = (Column("Location"), Column("Path", shrinks=True), *_MEASURED)
-    return table(columns, rows, width) + _reasons(items) if rows else []
+    return _objects("Location", [(one["location"], one) for one in items], width, now)
 
 
-def _drives(state: State, width: int, now: float) -> list[str]:
+def _drives(state: State, width: int | None, now: float) -> list[str]:
     items = state.get("drives", {}).get("drives", [])
-    rows = []
-    for one in items:
-        name = f"{one['workspace']}/{one['drive']}" + (f" [{one['source']}]" if one["source"] else "")
-        rows.append([name, printable(one["path"]), *_measured(one, now), _state_of(one)])
-    columns = (Column("Drive", shrinks=True), Column("Path", shrinks=True), *_MEASURED)
-    return table(columns, rows, width) + _reasons(items) if rows else []
+    return _objects("Drive", [(_drive_name(one), one) for one in items], width, now)
 
 
-def _copies(state: State, width: int, now: float) -> list[str]:
+def _drive_name(one: Mapping[str, Any]) -> str:
+    return f"{one['workspace']}/{one['drive']}" + (f" [{one['source']}]" if one["source"] else "")
+
+
+def _runs(state: State, width: int | None, now: float) -> list[str]:
+    """Return how many runs there are, and the largest."""
+    locations = state.get("locations", {}).get("locations", [])
+    runs = next((one["runs"] for one in locations if one.get("runs")), None)
+    if runs is None:
+        return []
+    rows = [
+        [
+            printable(run["run"]),
+            decimal(run["bytes"]),
+            f"{run['files']}",
+            ago(now - run["measured"]),
+            "ok" if run["complete"] else "incomplete",
+        ]
+        for run in runs["largest"]
+    ]
+    if runs["count"] <= len(rows):
+        lines = [f"{runs['count']} in all"]
+    else:
+        lines = [f"{runs['count']} in all, the largest {len(rows)}:"]
+    return lines + (table((Column("Run", shrinks=True), *_MEASURED), rows, width) if rows else [])
+
+
+def _copies(state: State, width: int | None, now: float) -> list[str]:
     rows = []
     for one in state.get("copies", {}).get("copies", []):
         size = "-" if one["bytes"] is None else decimal(one["bytes"])
@@ -142,27 +190,30 @@ def _copies(state: State, width: int, now: float) -> list[str]:
     columns = (
         Column("Copy of", shrinks=True),
         Column("Size", right=True),
-        Column("Files", right=True),
+        Column("Files", right=True, goes=3),
         Column("Last used", right=True),
-        Column("In use"),
-        Column("Kind"),
+        Column("In use", goes=1),
+        Column("Kind", goes=2),
     )
     return table(columns, rows, width) if rows else []
 
 
-def _evictions(state: State, width: int) -> list[str]:
+def _evictions(state: State, width: int | None) -> list[str]:
     section = state.get("evictions")
     if section is None:
         return []
     count = sum(section["removed"].values())
-    lines = [f"{copies(count)} removed since the host was started, {decimal(section['removed_bytes'])} freed"]
+    text = f"{copies(count)} removed since the host was started, {decimal(section['removed_bytes'])} freed"
+    lines = wrapped(text, width)
     if section["blocked"]:
-        lines.append(f"! Space has to be made and no copy, or too few, may be removed: {section['why']}")
+        lines += wrapped(f"! Space has to be made and no copy, or too few, may be removed: {section['why']}", width)
     elif section["plan"]:
         total = decimal(sum(one["allocated"] for one in section["plan"]))
         doing = "being removed" if section["mode"] == "on" else "would be removed (evict: plan)"
-        lines.append(f"{copies(len(section['plan']))}, {total}, {doing}: {section['why']}")
+        why = f": {section['why']}" if section["why"] else ""
+        lines += wrapped(f"{copies(len(section['plan']))}, {total}, {doing}{why}", width)
     if section["plan"]:
         rows = [[printable(one["copy"]), decimal(one["allocated"]), one["reason"]] for one in section["plan"]]
-        lines += table((Column("Copy", shrinks=True), Column("On disk", right=True), Column("Why")), rows, width)
+        columns = (Column("Copy", shrinks=True), Column("On disk", right=True), Column("Why", goes=1))
+        lines += table(columns, rows, width)
     return lines

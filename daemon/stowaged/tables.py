@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _GAP = 2
+_READABLE = 16
+"""Columns are left out before a name or path becomes shorter than this."""
 _LEAST = 8
 
 
@@ -18,23 +21,35 @@ class Column:
     right: bool = False
     shrinks: bool = False
     """Whether its middle may be left out where there is not enough room."""
+    goes: int = 0
+    """Where that is not enough columns are left out, the one with the highest number first; 0 always stays."""
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return the lines of a table at most *width* columns wide, as far as its columns may shrink."""
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Return the lines of a table at most *width* columns wide, as far as its columns may shrink or go."""
     shown = [[column.title for column in columns], *(list(row) for row in rows)]
     widths = [max(width_of(row[number]) for row in shown) for number in range(len(columns))]
-    excess = sum(widths) + _GAP * (len(columns) - 1) - width
-    while excess > 0:
-        candidates = [n for n, column in enumerate(columns) if column.shrinks and widths[n] > _LEAST]
-        if not candidates:
-            break
-        widths[max(candidates, key=lambda n: widths[n])] -= 1
-        excess -= 1
+    if width is not None:
+        room = width - _GAP * (len(columns) - 1)
+        _shrink(columns, widths, room, _READABLE)
+        least = max(range(len(columns)), key=lambda n: columns[n].goes)
+        if sum(widths) > room and columns[least].goes:
+            kept = [n for n in range(len(columns)) if n != least]
+            return table([columns[n] for n in kept], [[row[n] for n in kept] for row in rows], width)
+        _shrink(columns, widths, room, _LEAST)
     return [
         (" " * _GAP).join(_cell(text, room, column) for text, room, column in zip(row, widths, columns)).rstrip()
         for row in shown
     ]
+
+
+def _shrink(columns: Sequence[Column], widths: list[int], room: int, least: int) -> None:
+    """Take from the widest column that may shrink and is wider than *least*, until all have room."""
+    while sum(widths) > room:
+        candidates = [n for n, column in enumerate(columns) if column.shrinks and widths[n] > least]
+        if not candidates:
+            return
+        widths[max(candidates, key=lambda n: widths[n])] -= 1
 
 
 def width_of(text: str) -> int:
@@ -74,6 +89,13 @@ def ago(seconds: float | None) -> str:
         if seconds >= 2 * size or (size == 60 and seconds >= 60):
             return f"{seconds // size:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """Return the lines of a sentence; words stay whole, for they may be paths."""
+    if width is None:
+        return [text]
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def copies(number: int) -> str:

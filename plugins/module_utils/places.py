@@ -59,6 +59,10 @@ class Places:
         return os.path.join(self.var, "locations")
 
     @property
+    def runs_json(self) -> str:
+        return os.path.join(self.var, "runs.json")
+
+    @property
     def events(self) -> str:
         return os.path.join(self.var, "events.jsonl")
 

@@ -53,6 +53,25 @@ def declare_location(daemon: Daemon, name: str, path: Path, **more: Any) -> None
     records.write(daemon.places.layout_json, layout)
 
 
+def declare_source(daemon: Daemon, name: str, source: dict[str, Any]) -> None:
+    drive = {
+        "metadata": {"name": name},
+        "spec": {"sources": [source], "evictable": False},
+        "identity": "one",
+        "state": "present",
+        "force": False,
+    }
+    records.write(
+        os.path.join(daemon.places.drives_dir, "ml.json"), {"workspace": "ml", "host": "gpu-01", "drives": [drive]}
+    )
+
+
+def source_shown(daemon: Daemon) -> dict[str, Any]:
+    """Return what is shown of the only source of a drive."""
+    found = daemon.state("drives").get("drives", [])
+    return found[0] if found else {}
+
+
 def free(disk: Path) -> float:
     answer = os.statvfs(disk)
     return answer.f_bavail / (answer.f_blocks - answer.f_bfree + answer.f_bavail)
@@ -237,21 +256,11 @@ def test_a_drive_source_whose_disk_is_missing_is_not_a_zero(
     small = small_disk("ext4", 32 * MIB)
     (small.path / "file").write_bytes(bytes(5000))
     daemon = start(scan_interval_s=1)
-    drive = {
-        "metadata": {"name": "imagenet"},
-        "spec": {"sources": [{"node_scope": "", "node": "gpu-01", "path": str(small.path)}], "evictable": False},
-        "identity": "one",
-        "state": "present",
-        "force": False,
-    }
-    records.write(
-        os.path.join(daemon.places.drives_dir, "ml.json"), {"workspace": "ml", "host": "gpu-01", "drives": [drive]}
-    )
+    declare_source(daemon, "imagenet", {"node_scope": "", "node": "gpu-01", "path": str(small.path)})
     daemon.start()
 
     def shown() -> Any:
-        found = daemon.state("drives").get("drives", [])
-        return found[0] if found else {}
+        return source_shown(daemon)
 
     wait_for(lambda: shown().get("complete"))
     wait_for(lambda: subprocess.run(["umount", str(small.path)], check=False).returncode == 0)
@@ -259,6 +268,75 @@ def test_a_drive_source_whose_disk_is_missing_is_not_a_zero(
     assert shown()["bytes"] >= 5000 and "an empty directory" in shown()["reason"]
     small.mount()
     wait_for(lambda: shown()["complete"])
+
+
+def test_scratch_is_not_made_until_it_is_used(disk: Path, start: Callable[..., Daemon]) -> None:
+    daemon = start(scan_interval_s=1)
+    declare_source(daemon, "scratch", {"node_scope": "local-any", "node": "", "path": str(disk / "scratch")})
+    daemon.start()
+    wait_for(lambda: source_shown(daemon))
+    time.sleep(1.5)
+    assert (source_shown(daemon)["available"], source_shown(daemon)["made"]) == (True, False)
+    page = daemon.command("status").stdout
+    assert "not made yet" in page and "!" not in page
+    assert daemon.command("measure").returncode == 0
+    (disk / "scratch").mkdir()
+    (disk / "scratch" / "file").write_bytes(bytes(1000))
+    wait_for(lambda: source_shown(daemon)["complete"])
+    assert source_shown(daemon)["made"] and source_shown(daemon)["bytes"] == 1000
+    shutil.rmtree(disk / "scratch")
+    wait_for(lambda: not source_shown(daemon)["available"])
+    assert "mount its disk" in " ".join(daemon.command("status").stdout.split())
+
+
+def test_after_a_start_the_last_complete_figures_are_no_fault(
+    disk: Path, start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.cache")
+    (disk / "runs" / "alice" / "llm" / "run-1").mkdir(parents=True)
+    (disk / "runs" / "alice" / "llm" / "run-1" / "file").write_bytes(bytes(5000))
+    daemon = start(lab, scan_interval_s=300)
+    declare_location(daemon, "runs", disk / "runs")
+    daemon.start()
+    wait_for(lambda: daemon.location("runs").get("complete") and daemon.location("data-location").get("complete"))
+    daemon.stop()
+    for number in range(400):  # some seconds of measuring at its pace
+        folder = disk / "runs" / "bob" / "llm" / str(number)
+        folder.mkdir(parents=True)
+        for name in range(100):
+            (folder / str(name)).touch()
+    Path(daemon.places.state_dir, "locations.json").unlink()
+    daemon.messages.clear()
+    daemon.start()
+    shown = wait_for(lambda: daemon.location("runs"))
+    assert (shown["bytes"], shown["complete"], shown["reason"], shown["runs"]["count"]) == (5000, True, "", 1)
+    assert daemon.location("data-location")["bytes"] == 65536
+    page = daemon.command("status").stdout
+    assert "1 in all" in page and "incomplete" not in page and "!" not in page
+    wait_for(lambda: daemon.location("runs")["runs"]["count"] == 401, 30)
+    record = records.read(daemon.places.runs_json)
+    assert record is not None and len(record["runs"]) == 401
+    assert record["runs"]["alice/llm/run-1"]["bytes"] == 5000 and record["runs"]["bob/llm/7"]["files"] == 100
+    assert "the largest 5:" in daemon.command("status").stdout
+
+
+def test_a_disk_that_is_measured_can_be_unmounted_once_the_daemon_has_stopped(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon]
+) -> None:
+    small = small_disk("ext4", 128 * MIB)
+    for number in range(150):
+        folder = small.path / str(number)
+        folder.mkdir()
+        for name in range(200):
+            (folder / str(name)).touch()
+    daemon = start()
+    declare_location(daemon, "cache", small.path)
+    daemon.start()
+    assert subprocess.run(["umount", str(small.path)], check=False, capture_output=True).returncode != 0
+    assert daemon.stop() < 1
+    subprocess.run(["umount", str(small.path)], check=True)
+    small.mount()
 
 
 @contextlib.contextmanager

@@ -170,7 +170,61 @@ def test_figures_of_before_the_daemon_was_started(host: Host) -> None:
     host.declare(RUNS)
     host.answer()
     shown = host.shown()["runs"]
-    assert (shown["bytes"], shown["measured"], shown["complete"]) == (5, 50.0, False)
+    assert (shown["bytes"], shown["measured"], shown["complete"], shown["reason"]) == (5, 50.0, True, "")
+
+
+def test_that_the_latest_measurement_failed_is_known_after_a_start(host: Host) -> None:
+    record = {**FIGURES, "measured": 50.0, "filesystem": None, "complete": False, "reason": "a: no"}
+    records.write(record_path(host.places, "location/runs"), record)
+    host.declare(RUNS, CACHE)
+    host.answer()
+    shown = host.shown()
+    assert (shown["runs"]["bytes"], shown["runs"]["complete"], shown["runs"]["reason"]) == (5, False, "a: no")
+    assert (shown["cache"]["bytes"], shown["cache"]["complete"], shown["cache"]["reason"]) == (None, False, "")
+
+
+def test_what_is_there_again_is_no_fault_while_it_is_measured(host: Host) -> None:
+    host.declare(RUNS)
+    host.answer()
+    host.due()
+    host.children.send("measure/8:2", {"object": "location/runs", "measured": 100.0, **FIGURES})
+    host.answer(runs=False)
+    host.children.send("measure/8:2", {"object": "location/runs", "complete": False, "reason": "no disk"})
+    host.answer()
+    shown = host.shown()["runs"]
+    assert (shown["bytes"], shown["complete"], shown["reason"]) == (5, False, "")
+
+
+def test_a_scratch_directory_that_no_run_has_used_yet(host: Host) -> None:
+    scratch = Target("drive/ml/scratch/0", "/mnt/nvme0/scratch", made_on_use=True)
+    answer = {"object": scratch.object, "available": False, "made": False, "reason": "is not there"}
+    host.declare(scratch)
+    host.figures.answered({scratch.object: dict(answer)})
+    host.due()
+    host.children.send("measure/8:2", {"object": scratch.object, "complete": False, "reason": ""})
+    host.children.end("measure/8:2")
+
+    def shown() -> tuple[Any, ...]:
+        sections = Sections(host.places, host.said.append)
+        host.figures.publish(sections)
+        (one,) = (sections.last("drives") or {})["drives"]
+        return one["available"], one["made"], one["reason"], one["bytes"]
+
+    assert shown() == (True, False, "", None) and host.said == [] and host.due() == []
+    host.answer()
+    assert host.due() == ["measure/8:2"] and shown() == (True, True, "", None)
+    host.children.send("measure/8:2", {"object": scratch.object, "measured": 100.0, **FIGURES})
+    host.figures.answered({scratch.object: dict(answer)})
+    assert shown() == (False, False, "is not there", 5), "its disk may be missing"
+
+
+def test_the_runs_go_with_their_location(host: Host) -> None:
+    host.declare(RUNS, CACHE)
+    host.answer()
+    host.due()
+    runs = {"count": 2, "largest": []}
+    host.children.send("measure/8:2", {"object": "location/runs", "measured": 100.0, "runs": runs, **FIGURES})
+    assert host.shown()["runs"]["runs"] == runs and "runs" not in host.shown()["cache"]
 
 
 def test_copies_come_and_go(host: Host) -> None:
@@ -185,7 +239,10 @@ def test_copies_come_and_go(host: Host) -> None:
     host.children.send("measure/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.a", "ml.b"]})
     assert host.figures.copies_known and host.shown()["data-location"]["bytes"] == 10
     assert host.figures.allocated() == 8192
-    host.children.send("measure/8:2", {"copy": "ml.a", "identity": "ml.a", "created": 1.0, "complete": False})
+    host.children.send(
+        "measure/8:2", {"copy": "ml.a", "identity": "ml.a", "created": 1.0, "complete": False, "reason": "a: no"}
+    )
+    assert (host.shown()["data-location"]["complete"], host.shown()["data-location"]["reason"]) == (False, "a: no")
     assert host.figures.copy_records()["ml.a"].inodes == 3 and not host.figures.copy_records()["ml.a"].complete
     host.children.send("measure/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.b"]})
     assert [copy.name for copy in host.figures.copies()] == ["ml.b"]

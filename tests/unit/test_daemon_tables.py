@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowaged import status
-from stowaged.tables import Column, ago, percent, shortened, table, width_of
+from stowaged.tables import Column, ago, percent, shortened, table, width_of, wrapped
 
 
 def test_a_table() -> None:
@@ -27,6 +27,20 @@ def test_the_widest_column_that_may_shrink_does() -> None:
     lines = table(columns, [["runs", "/srv/" + "x" * 60 + "/runs", "5 GB"]], 40)
     assert [len(line) for line in lines] == [40, 40]
     assert "…" in lines[1] and lines[1].endswith("/runs  5 GB")
+
+
+def test_columns_go_where_shrinking_is_not_enough() -> None:
+    columns = (Column("Name", shrinks=True), Column("Path", shrinks=True, goes=2), Column("Files", goes=1))
+    rows = [["a" * 30, "/srv/" + "b" * 30, "12"]]
+    assert table(columns, rows, 41)[0].split() == ["Name", "Path", "Files"]
+    assert table(columns, rows, 40)[0].split() == ["Name", "Files"]
+    assert table(columns, rows, 20)[0].split() == ["Name"] and len(table(columns, rows, 12)[1]) == 12
+    assert table(columns, rows, None)[1] == f"{'a' * 30}  /srv/{'b' * 30}  12"
+
+
+def test_sentences_are_wrapped_between_words() -> None:
+    assert wrapped("! /a/very-long/path: is missing", 12) == ["!", "  /a/very-long/path:", "  is missing"]
+    assert wrapped("! any length", None) == ["! any length"]
 
 
 def test_what_may_not_shrink_stays_whole() -> None:
@@ -68,9 +82,72 @@ def test_percent(fraction: float, text: str) -> None:
     assert percent(fraction) == text
 
 
+def location(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "location": name,
+        "path": f"/srv/{name}",
+        "available": True,
+        "answers": True,
+        "made": True,
+        "elsewhere": False,
+        "complete": True,
+        "reason": "",
+        "bytes": 5_000_000_000,
+        "files": 12,
+        "measured": 990.0,
+        **changes,
+    }
+
+
+NEVER = {"bytes": None, "files": None, "measured": None, "complete": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "measured", "shown"),
+    [
+        ({}, "10 s ago", "ok"),
+        ({"complete": False}, "10 s ago", "ok"),  # was started, or its disk came back, and is being measured
+        ({"complete": False, "reason": "a: no"}, "10 s ago", "incomplete"),
+        (NEVER, "never", "not measured yet"),
+        ({**NEVER, "reason": "a: no"}, "never", "incomplete"),
+        ({**NEVER, "elsewhere": True}, "elsewhere", "ok"),
+        ({**NEVER, "made": False}, "never", "not made yet"),
+        ({"available": False, "complete": False, "reason": "a: no"}, "10 s ago", "unavailable"),
+        ({"available": False, "answers": False, "complete": False, "reason": "a: no"}, "10 s ago", "no answer"),
+    ],
+)
+def test_states_in_words(changes: dict[str, Any], measured: str, shown: str) -> None:
+    page = status.render(state(locations={"locations": [location("cache", **changes)]}), 80, now=1000.0)
+    (row,) = [line for line in page if line.startswith("cache")]
+    assert row.endswith(f"  {measured}  {shown}")
+    reasons = [line for line in page if line.startswith("!")]
+    assert reasons == ([f"! cache: {shown}: a: no"] if changes.get("reason") else [])
+
+
+def test_one_reason_is_told_once() -> None:
+    wrong = {"complete": False, "available": False, "reason": "/mnt: no"}
+    page = status.render(state(locations={"locations": [location(n, **wrong) for n in ("runs", "cache")]}), 80, 1000.0)
+    assert [line for line in page if line.startswith("!")] == ["! runs, cache: unavailable: /mnt: no"]
+
+
+def test_the_largest_runs() -> None:
+    runs = [
+        {"run": f"alice/exp/{number}", "bytes": 10**9 - number, "files": 1, "complete": number > 1, "measured": 940.0}
+        for number in range(1, 6)
+    ]
+    for count, text in ((12345, "12345 in all, the largest 5:"), (5, "5 in all")):
+        one = location("runs", runs={"count": count, "largest": runs})
+        page = status.render(state(locations={"locations": [one]}), 60, now=1000.0)
+        start = page.index("Runs")
+        assert page[start + 1] == text
+        assert re.fullmatch(r"alice/exp/1 +1\.0 GB +1 +1 min ago +incomplete", page[start + 3])
+        assert page[start + 7].endswith("ok") and page[start + 8] == ""
+    none = location("runs", runs={"count": 0, "largest": []})
+    assert "0 in all" in status.render(state(locations={"locations": [none]}), 60, now=1000.0)
+
+
 def state(**changes: Any) -> status.State:
     measured = {"bytes": 5_000_000_000, "allocated": 5_000_000_000, "files": 12, "measured": 990.0}
-    at = {"path": "/mnt/nvme0/a/rather/long/path/to/runs", "available": True, "answers": True, "reason": "", **measured}
     return {
         "cycle": {"time": 996.0, "cycle_s": 10, "version": "1.2.3", "host": "gpu-01", "evict": "plan"},
         "filesystems": {
@@ -86,7 +163,7 @@ def state(**changes: Any) -> status.State:
                 }
             ]
         },
-        "locations": {"locations": [{"location": "runs", "complete": True, "elsewhere": False, **at}]},
+        "locations": {"locations": [location("runs")]},
         "drives": {"drives": []},
         "copies": {
             "copies": [
@@ -105,13 +182,14 @@ def state(**changes: Any) -> status.State:
     }
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_status_page(width: int) -> None:
+@pytest.mark.parametrize("width", [40, 60, 80, 120, None])
+def test_the_status_page(width: int | None) -> None:
     lines = status.render(state(), width, now=1000.0)
-    assert lines[0] == "stowaged 1.2.3 on gpu-01: last cycle 4 s ago, evict: plan"
-    assert all(len(line) <= max(width, 66) for line in lines)
     page = "\n".join(lines)
-    assert re.search(r"5\.0 GB +12 +10 s ago +ok", page) and "unknown" in page and "never" in page
+    assert " ".join(page.split()).startswith("stowaged 1.2.3 on gpu-01: last cycle 4 s ago, evict: plan Filesystems")
+    assert width is None or all(len(line) <= width for line in lines)
+    assert re.search(r"5\.0 GB (.*10 s ago)? +ok", page) and "unknown" in page and "never" in page
+    assert ("/srv/runs" in page) == (width != 40)
 
 
 def test_what_is_wrong_is_on_the_page() -> None:
