@@ -49,11 +49,9 @@ _SPEC_FIELDS = (
 )
 _SOURCE_FIELDS = ("node_scope", "node", "path", "mount_path", "mode", "eligible_nodes")
 _PERMISSION_FIELDS = ("create", "owner_uid", "owner_gid", "dir_mode", "apply", "recursive")
-_TEMPLATE_FIELDS = ("image", "command", "args")
 _TEMPLATE_REFUSED = {
     "datavolume_refs": "a fill may not have drives of its own: it sees the copy at /drive",
     "external_accesses": "a fill may not have external accesses of its own",
-    "requested_resources": "a fill has no resources of its own",
 }
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
@@ -113,20 +111,27 @@ def check_lists(workspaces: Any, machines: Collection[str] | None = None) -> dic
         raise Problems(["workspaces: must be a list"])
     for index, value in enumerate(workspaces):
         where = f"workspaces[{index}]"
-        one = _Fields(value, where, problems, ("name", "drives"))
+        if not isinstance(value, Mapping):
+            problems.append(f"{where}: {_shown(value)} must be a dictionary")
+            continue
         try:
-            name = check_name(one.value("name"), f"{where}.name")
+            name = check_name(value.get("name"), f"{where}.name")
         except Refusal as error:
             problems.append(str(error))
             continue
+        where = f"workspace {name}"
+        unknown: list[str] = []
+        _Fields(value, "", unknown, ("name", "drives"))
+        problems.extend(f"{where}: {problem}" for problem in unknown)
         if name in found:
-            problems.append(f"{where}.name: {quoted(name)} is there twice; make one list of both")
+            problems.append(f"{where}: is there twice; make one list of both")
             continue
-        if one.value("drives") is None:
-            problems.append(f"{where}.drives: required; an empty list is a complete list too")
         found[name] = []
+        if value.get("drives") is None:
+            problems.append(f"{where}: drives are required; an empty list is a complete list too")
+            continue
         try:
-            found[name] = check_drives(one.items("drives"), machines, f"workspace {name}: drives")
+            found[name] = check_drives(value["drives"], machines, f"{where}: drives")
         except Problems as error:
             problems.extend(error.problems)
     if problems:
@@ -141,7 +146,7 @@ def check_drives(value: Any, machines: Collection[str] | None = None, name: str 
     :raises Problems: everything that is wrong with the list, at once
     """
     if not isinstance(value, list):
-        raise Problems([f"{name}: must be a list of drives"])
+        raise Problems([f"{name} must be a list"])
     problems: list[str] = []
     entries = []
     seen: dict[str, int] = {}
@@ -205,8 +210,6 @@ def _spec(fields: _Fields, machines: Collection[str] | None) -> dict[str, Any]:
         "permissions": _permissions(fields.inner("permissions", _PERMISSION_FIELDS)),
         "idle_ttl_seconds": fields.integer("idle_ttl_seconds"),
     }
-    if spec["transport"] != "Auto" and ON_ONE_MACHINE not in scopes and not unclear:
-        fields.add("transport", "only a drive on one machine is reached over the network; leave it out")
     if spec["evictable"] and not placed and not unclear:
         fields.add("evictable", "only a drive kept on the machines' data locations can be evictable")
     if spec["size_hint_bytes"] and not placed and not unclear:
@@ -277,14 +280,16 @@ def _permissions(fields: _Fields) -> dict[str, Any]:
 
 
 def _fill(fields: _Fields) -> dict[str, Any]:
-    template = fields.inner("template", (*_TEMPLATE_FIELDS, *_TEMPLATE_REFUSED))
+    """Return a fill with its template, a worker template: what a fill does not depend on is kept as it was given."""
+    template = fields.inner("template")
     for key, rule in _TEMPLATE_REFUSED.items():
-        if template.value(key) is not None:
+        if template.value(key):
             template.add(key, f"{rule}; leave it out")
     if template.value("image") in (None, "") and template.is_mapping:
         template.add("image", "required: the container image that fills a copy")
     args = [template.text_of(item, f"args[{index}]") for index, item in enumerate(template.items("args"))]
-    return {"template": {"image": template.text("image"), "command": template.text("command"), "args": args}}
+    checked = {"image": template.text("image"), "command": template.text("command"), "args": args}
+    return {"template": {**template.others(("image", "command", "args")), **checked}}
 
 
 class _Fields:
@@ -293,16 +298,16 @@ class _Fields:
     A field that is null counts as left out, as it does in Astraeus's API.
     """
 
-    def __init__(self, value: Any, path: str, problems: list[str], known: Iterable[str]) -> None:
+    def __init__(self, value: Any, path: str, problems: list[str], known: Iterable[str] | None) -> None:
         self.is_mapping = isinstance(value, Mapping)
         self.problems = problems
         self._path = path
         self._value: Mapping[Any, Any] = value if isinstance(value, Mapping) else {}
         if not self.is_mapping:
             problems.append(": ".join(filter(None, (path, f"{_shown(value)} must be a dictionary"))))
-        known = tuple(known)
+        known = tuple(self._value if known is None else known)
         for key in self._value:
-            if key not in known:
+            if key not in known or not isinstance(key, str):
                 problems.append(": ".join((self.path(_plain(key)), f"unknown field{_near(key, known)}")))
 
     def path(self, key: str) -> str:
@@ -314,7 +319,12 @@ class _Fields:
     def value(self, key: str) -> Any:
         return self._value.get(key)
 
-    def inner(self, key: str, known: Iterable[str]) -> _Fields:
+    def others(self, known: Iterable[str]) -> dict[str, Any]:
+        """Return the fields that are not *known*, as they were given."""
+        return {key: value for key, value in self._value.items() if key not in known and value is not None}
+
+    def inner(self, key: str, known: Iterable[str] | None = None) -> _Fields:
+        """Return the mapping in *key*, which may have the fields *known*; any when left out."""
         value = self.value(key)
         return _Fields({} if value is None else value, self.path(key), self.problems, known)
 

@@ -268,14 +268,6 @@ REFUSED: list[tuple[Any, str]] = [
         f"spec.idle_ttl_seconds: '1h' must be a whole number from 0 to {2**63 - 1}",
     ),
     (
-        drive(PLACED, transport="RDMA"),
-        "spec.transport: only a drive on one machine is reached over the network; leave it out",
-    ),
-    (
-        drive(SHARED, transport="Local"),
-        "spec.transport: only a drive on one machine is reached over the network; leave it out",
-    ),
-    (
         drive(ON_ONE, transport="rdma"),
         "spec.transport: 'rdma' is not one of Auto, RDMA, TCP, Local; did you mean RDMA?",
     ),
@@ -344,12 +336,8 @@ REFUSED: list[tuple[Any, str]] = [
         " leave it out",
     ),
     (
-        drive(PLACED, fill={"template": {"image": "x", "external_accesses": []}}),
+        drive(PLACED, fill={"template": {"image": "x", "external_accesses": [{"port": 80}]}}),
         "spec.fill.template.external_accesses: a fill may not have external accesses of its own; leave it out",
-    ),
-    (
-        drive(PLACED, fill={"template": {"image": "x", "requested_resources": {}}}),
-        "spec.fill.template.requested_resources: a fill has no resources of its own; leave it out",
     ),
     (drive(PLACED, fill={"template": {"image": "x", "args": "a b"}}), "spec.fill.template.args: 'a b' must be a list"),
     (drive(PLACED, fill={"template": {"image": "x", "args": [1]}}), "spec.fill.template.args[0]: 1 must be a string"),
@@ -388,7 +376,7 @@ def test_each_rule_has_its_message(body: Any, message: str) -> None:
 
 def test_everything_that_is_wrong_is_reported_at_once() -> None:
     wrong = [
-        drive({**PLACED, "path": "/x"}, evictable="yes", transport="TCP"),
+        drive({**PLACED, "path": "/x"}, evictable="yes", transport="UDP"),
         {"metadata": {"name": "Two"}, "spec": {}},
         7,
         drive(ON_ONE),
@@ -397,13 +385,35 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
         check_drives(wrong)
     assert str(refused.value).split("\n") == [
         "drives[0] (imagenet): spec.sources[0].path: '/x' must be relative; leave out the / at its beginning",
+        "drives[0] (imagenet): spec.transport: 'UDP' is not one of Auto, RDMA, TCP, Local",
         "drives[0] (imagenet): spec.evictable: 'yes' must be true or false",
-        "drives[0] (imagenet): spec.transport: only a drive on one machine is reached over the network; leave it out",
         f"drives[1]: metadata.name: 'Two' is not a name; {NAME_RULE}",
         "drives[1]: spec.sources: required; at least one source",
         "drives[2]: 7 must be a dictionary",
         "drives[3] (imagenet): metadata.name: is the name of drives[0] already",
     ]
+
+
+@pytest.mark.parametrize("source", [PLACED, SHARED, SCRATCH])
+@pytest.mark.parametrize("transport", drives.TRANSPORTS)
+def test_a_transport_is_accepted_where_it_has_no_effect(source: dict[str, Any], transport: str) -> None:
+    (entry,) = check_drives([drive(source, transport=transport)])
+    assert entry["spec"]["transport"] == transport
+
+
+def test_a_fill_s_template_is_kept_as_it_was_given() -> None:
+    given = {
+        "image": "pull:1",
+        "env": {"HF_TOKEN": "x"},
+        "requested_resources": {"cpu_cores": 2, "gpu_requests": {"count": 0}},
+        "work_dir": None,
+        "datavolume_refs": [],
+    }
+    (entry,) = check_drives([drive(PLACED, fill={"template": given})])
+    template = entry["spec"]["fill"]["template"]
+    del given["work_dir"]  # null counts as left out
+    assert template == {**given, "command": "", "args": []}
+    assert check_drives([entry]) == [entry]
 
 
 def test_a_tombstone_needs_no_spec_and_may_be_forced() -> None:
@@ -429,19 +439,21 @@ def test_machines_that_there_are_not() -> None:
     ("value", "problems"),
     [
         (7, ["workspaces: must be a list"]),
-        ([7], ["workspaces[0]: 7 must be a dictionary", f"workspaces[0].name: null is not a name; {NAME_RULE}"]),
+        ([7], ["workspaces[0]: 7 must be a dictionary"]),
+        ([{"drives": []}], [f"workspaces[0].name: null is not a name; {NAME_RULE}"]),
         ([{"name": "a.b", "drives": []}], [f"workspaces[0].name: 'a.b' is not a name; {NAME_RULE}"]),
-        ([{"name": "a"}], ["workspaces[0].drives: required; an empty list is a complete list too"]),
-        ([{"name": "a", "drives": 7}], ["workspaces[0].drives: 7 must be a list"]),
+        ([{"name": "a"}], ["workspace a: drives are required; an empty list is a complete list too"]),
+        ([{"name": "a", "drives": 7}], ["workspace a: drives must be a list"]),
+        ([{"name": "a", "drives": {"b": {}}}], ["workspace a: drives must be a list"]),
         (
             [{"name": "a", "drives": []}, {"name": "a", "drives": []}],
-            ["workspaces[1].name: 'a' is there twice; make one list of both"],
+            ["workspace a: is there twice; make one list of both"],
         ),
         (
             [{"name": "a", "drives": [7]}, {"name": "b", "drives": [], "drive": 1}],
             [
                 "workspace a: drives[0]: 7 must be a dictionary",
-                "workspaces[1].drive: unknown field; did you mean drives?",
+                "workspace b: drive: unknown field; did you mean drives?",
             ],
         ),
     ],
@@ -483,7 +495,9 @@ FIELDS = sorted(
         *drives._SPEC_FIELDS,
         *drives._SOURCE_FIELDS,
         *drives._PERMISSION_FIELDS,
-        *drives._TEMPLATE_FIELDS,
+        "image",
+        "command",
+        "args",
         *drives._TEMPLATE_REFUSED,
         "template",
     }
