@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import records
-from .drives import SCRATCH, SHARED, Entry, copy_name, is_placed, kind, managed_refusal
+from .drives import SCRATCH, SHARED, Entry, copy_name, is_placed, kind, managed_refusal, split_copy_name
 from .errors import Refusal, StowageError
 from .places import Places
 
@@ -116,6 +116,23 @@ def workspaces(places: Places) -> list[str]:
     return sorted(name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith("."))
 
 
+def find_placed(places: Places, name: str, host: str) -> Drive:
+    """Return the drive that *host* may have the copy *name* of, as it is declared now."""
+    workspace, drive_name = split_copy_name(name)
+    drive = {one.name: one for one in load(places, workspace) or []}.get(drive_name)
+    shown = f"drive {workspace}/{drive_name}"
+    if drive is None:
+        raise Refusal(shown, "is in no list of this host", "declare it, and roll the host out")
+    if drive.absent or drive.spec is None:
+        raise Refusal(shown, "is to be deleted (state: absent)", "declare it anew")
+    if not drive.placed:
+        raise Refusal(shown, f"it is {kind(drive.spec)}, and has no copies", "use the path of its source")
+    eligible = drive.spec["sources"][0]["eligible_nodes"]
+    if eligible and host not in eligible:
+        raise Refusal(shown, f"source 0 is not usable from machine {host}", "add the machine to its eligible_nodes")
+    return drive
+
+
 def adopted_path(places: Places) -> str:
     return os.path.join(places.var, "adopted.json")
 
@@ -172,15 +189,16 @@ def merge(
     recorded: Sequence[Drive],
     holdings: Holdings,
     manager: str = "",
-    adopted: Mapping[str, str] | None = None,
+    known: Mapping[str, str] | None = None,
     new_identity: Callable[[], str] = _new_identity,
 ) -> list[Drive]:
     """Return a workspace's drives once *declared* is the complete list of *manager*'s among them.
 
-    A drive keeps its identity while it stays in the list. One that was not in it, or was a tombstone, is another drive.
+    A drive keeps its identity while it stays in the list. One that was not in it, or was a tombstone, is another drive,
+    unless it is *known*.
 
     :param manager: the object that the drives are managed for; empty for a workspace's own
-    :param adopted: identities that were given to copies before their drive was declared, by copy name
+    :param known: identities that placed drives have although they are new to the list, by copy name
     :raises Refusal: when a change would hide or lose what a copy holds, or a drive is another manager's
     """
     mine = {drive.name: drive for drive in recorded if drive.manager == manager}
@@ -200,7 +218,7 @@ def merge(
                 continue  # nothing here could say whose tombstone it is
             drive = _tombstone(drive, before, holdings, new_identity)
         else:
-            identity = _identity(drive, before, adopted or {}) or new_identity()
+            identity = _identity(drive, before, known or {}) or new_identity()
             drive = Drive(workspace, entry["metadata"], spec, identity)
         if before is not None and not before.absent and not drive.absent:
             _check_change(before, drive, holdings)
@@ -208,10 +226,10 @@ def merge(
     return sorted([*merged, *others.values()], key=lambda drive: drive.name)
 
 
-def _identity(drive: Drive, before: Drive | None, adopted: Mapping[str, str]) -> str | None:
+def _identity(drive: Drive, before: Drive | None, known: Mapping[str, str]) -> str | None:
     if before is not None and not before.absent:
         return before.identity
-    return adopted.get(drive.copy_name)
+    return known.get(drive.copy_name) if drive.placed else None
 
 
 def _tombstone(

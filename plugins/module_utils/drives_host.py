@@ -59,18 +59,27 @@ def declare(
     adopted = drive_records.load_adopted(places)
 
     merged = {
-        workspace: drive_records.merge(workspace, entries, recorded[workspace] or [], holdings, manager, adopted)
+        workspace: drive_records.merge(
+            workspace,
+            entries,
+            recorded[workspace] or [],
+            holdings,
+            manager,
+            # A host without any list of the workspace was installed anew: its copies say which drives they are of.
+            {**({} if recorded[workspace] is not None else _by_marks(holdings)), **adopted},
+        )
         for workspace, entries in lists.items()
     }
     check_sources([drive for drives in merged.values() for drive in drives], host, reserved(places), mounts)
     for workspace, drives in merged.items():
-        _note(workspace, drives, recorded[workspace], differences)
-
+        path, record = drive_records.record_path(places, workspace), drive_records.as_record(workspace, host, drives)
+        before = records.read(path)
+        was = "unknown" if before is None else f"declared on {before.get('host')}"
+        differences.note(f"workspace {workspace}", f"declared on {host}", was)
+        _note(workspace, drives, recorded[workspace] or [], differences)
+        if before != record if check_mode else records.write(path, record):
+            differences.act(f"record the drives of workspace {workspace}")
     if not check_mode:
-        for workspace, drives in merged.items():
-            record = drive_records.as_record(workspace, host, drives)
-            if records.write(drive_records.record_path(places, workspace), record):
-                differences.act(f"recorded the drives of workspace {workspace}")
         # An identity that was kept for a drive is that drive's now, and never another's.
         taken = {drive.copy_name for drives in merged.values() for drive in drives}
         left = {name: identity for name, identity in adopted.items() if name not in taken}
@@ -85,10 +94,14 @@ def declare(
     return Outcome(merged, holdings, orphans, [*_about_orphans(orphans, everything), *_about_unseen(holdings.unseen)])
 
 
-def _note(workspace: str, drives: Iterable[Drive], before: Sequence[Drive] | None, differences: Differences) -> None:
-    differences.note(f"workspace {workspace}", "declared", "unknown" if before is None else "declared")
+def _by_marks(holdings: Holdings) -> dict[str, str]:
+    """Return the identities of the copies that are here by their names; the present data location's come first."""
+    return {found.copy_name: found.identity for found in reversed(holdings.copies)}
+
+
+def _note(workspace: str, drives: Iterable[Drive], before: Iterable[Drive], differences: Differences) -> None:
     wanted = {drive.name: drive for drive in drives}
-    actual = {drive.name: drive for drive in before or []}
+    actual = {drive.name: drive for drive in before}
     for name in sorted({*wanted, *actual}):
         differences.note(
             f"{workspace}/{name}",
@@ -128,20 +141,25 @@ def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], 
 
 
 def _about_orphans(orphans: Sequence[Found], drives: Iterable[Drive]) -> list[str]:
-    if not orphans:
-        return []
-    names = {drive.copy_name for drive in drives if not drive.absent}
-    listed = ", ".join(printable(found.path) for found in orphans[:5]) + (", …" if len(orphans) > 5 else "")
-    again = any(found.copy_name in names for found in orphans)
-    return [
-        f"this host holds {counted(len(orphans))} of drives that are in no list ({listed}), and nothing deletes them;"
-        " declare a drive with state: absent to have its copies deleted"
-        + (
-            ", or take them in with adopt of the data location, where a drive of the name was made again"
-            if again
-            else ""
+    names = {drive.copy_name for drive in drives}
+    earlier = [found for found in orphans if found.copy_name in names]
+    unlisted = [found for found in orphans if found.copy_name not in names]
+    warnings = []
+    if unlisted:
+        warnings.append(
+            f"this host holds {counted(len(unlisted))} of drives that are in no list ({_listed(unlisted)}), and nothing"
+            " deletes them; declare a drive with state: absent to have its copies deleted"
         )
-    ]
+    if earlier:
+        warnings.append(
+            f"this host holds {counted(len(earlier))} of an earlier drive of that name ({_listed(earlier)}), and"
+            " nothing deletes them; take them in with adopt of the data location, or declare the drive with state: absent"
+        )
+    return warnings
+
+
+def _listed(copies: Sequence[Found]) -> str:
+    return ", ".join(printable(found.path) for found in copies[:5]) + (", …" if len(copies) > 5 else "")
 
 
 def _about_unseen(unseen: Iterable[StowageError]) -> list[str]:

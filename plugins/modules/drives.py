@@ -18,6 +18,8 @@ description:
     ever deletes them until a tombstone names their drive.
   - A drive keeps its identity as long as it stays in the list. One that is made again is another drive, and does not
     have the copies of the former one.
+  - On a host that has no list of a workspace, as after it was installed anew, its copies in the data location say which
+    drives they are of.
   - Workspaces that are not named are left as they are.
 options:
   workspaces:
@@ -106,11 +108,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 actions:
-  description: What was done, one line each; in check mode nothing.
+  description: What was done, or in check mode would be done, one line each.
   returned: always
   type: list
   elements: str
-  sample: ["recorded the drives of workspace vision"]
+  sample: ["record the drives of workspace vision"]
 drives:
   description: The names of the drives that are declared on the host, by workspace; tombstones are left out.
   returned: success
@@ -124,7 +126,7 @@ deleting:
   sample:
     vision: [hf-cache]
 orphans:
-  description: Copies on this host whose drive is in no list. Nothing deletes them.
+  description: Copies on this host whose drive is in no list, or was made again. Nothing deletes them.
   returned: success
   type: list
   elements: dict

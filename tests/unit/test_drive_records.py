@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core import drive_records, drives_host, mounts, records
+from stowage_core import data_locations, drive_records, drives_host, mounts, records
 from stowage_core.differences import Differences
 from stowage_core.drive_records import Drive, Found, Holdings, merge
 from stowage_core.drives import check_drives, check_lists
@@ -122,8 +122,8 @@ def test_a_name_that_leaves_the_list_leaves_orphans() -> None:
 
 def test_a_copy_that_was_adopted_before_is_the_next_drive_s() -> None:
     site = Site()
-    site.adopted = {"vision.a": "reserved", "nlp.b": "other"}
-    assert site.declare(placed("a"), placed("b")) == {"a": "reserved", "b": "1"}
+    site.adopted = {"vision.a": "reserved", "nlp.b": "other", "vision.c": "not this one's"}
+    assert site.declare(placed("a"), placed("b"), scratch("c")) == {"a": "reserved", "b": "1", "c": "2"}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +220,7 @@ def test_several_workspaces_are_declared_at_once(tmp_path: Path) -> None:
     assert drive_records.workspaces(places) == []
     outcome, done = declare(places, *lists)
     assert predicted.diff() == done.diff()
+    assert predicted.actions == done.actions == [f"record the drives of workspace {name}" for name in ("vision", "nlp")]
     assert sorted(done.diff()["after"]) == ["nlp/a", "vision/a", "vision/b", "workspace nlp", "workspace vision"]
     assert outcome.names(absent=False) == {"vision": ["a", "b"], "nlp": ["a"]}
     again = declare(places, *lists)[1]
@@ -241,7 +242,74 @@ def test_the_diff_shows_what_was_declared_and_no_identity(tmp_path: Path) -> Non
     before, after = (differences.diff()[side]["vision/a"] for side in ("before", "after"))
     assert (before["spec"]["evictable"], after["spec"]["evictable"]) == (False, True)
     assert "identity" not in after
-    assert differences.actions == ["recorded the drives of workspace vision"]
+    assert differences.actions == ["record the drives of workspace vision"]
+
+
+def hold(monkeypatch: pytest.MonkeyPatch, *copies: Found) -> None:
+    monkeypatch.setattr(data_locations, "holdings", lambda _locations, _mounts: Holdings(copies))
+
+
+def test_on_a_host_installed_anew_copies_say_which_drives_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places.under(str(tmp_path))
+    here = Found("vision.a", "/data/drives/vision.a", "earlier")
+    former = Found("vision.a", "/former/drives/vision.a", "in a former data location")
+    hold(monkeypatch, here, former, Found("vision.s", "/data/drives/vision.s", "s"), Found("nlp.a", "/data/n", "n"))
+    outcome, done = declare(places, {"name": "vision", "drives": [placed("a"), placed("b"), scratch("s")]})
+    known = {drive.name: drive.identity for drive in outcome.drives["vision"]}
+    assert known["a"] == "earlier" and known["b"] != known["s"] and "s" not in known.values()
+    assert [found.copy_name for found in outcome.orphans] == ["vision.a", "vision.s", "nlp.a"]
+    assert "earlier" not in str(done.diff())
+    # From now on there is a list, and what is made again is another drive.
+    declare(places, {"name": "vision", "drives": []})
+    (again,) = declare(places, {"name": "vision", "drives": [placed("a")]})[0].drives["vision"]
+    assert again.identity != "earlier"
+
+
+def test_what_is_said_of_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places.under(str(tmp_path))
+    declare(places, {"name": "vision", "drives": [placed("a")]})
+    hold(monkeypatch, Found("vision.a", "/data/drives/vision.a", "x"), Found("vision.b", "/data/drives/vision.b", "y"))
+    assert declare(places, {"name": "vision", "drives": [placed("a")]})[0].warnings == [
+        "this host holds 1 copy of drives that are in no list (/data/drives/vision.b), and nothing deletes them;"
+        " declare a drive with state: absent to have its copies deleted",
+        "this host holds 1 copy of an earlier drive of that name (/data/drives/vision.a), and nothing deletes them;"
+        " take them in with adopt of the data location, or declare the drive with state: absent",
+    ]
+
+
+def test_a_host_that_was_renamed_says_what_changed(tmp_path: Path) -> None:
+    places = Places.under(str(tmp_path))
+    declare(places, {"name": "vision", "drives": []})
+    differences = Differences()
+    drives_host.declare(places, "gpu-09", {"vision": []}, "", differences, False)
+    assert differences.diff() == {
+        "before": {"workspace vision": "declared on gpu-01"},
+        "after": {"workspace vision": "declared on gpu-09"},
+    }
+    assert differences.actions == ["record the drives of workspace vision"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "vision.none"}, "drive vision/none: is in no list of this host; declare it, and roll the host out"),
+        ({"name": "nlp.a"}, "drive nlp/a: is in no list of this host"),
+        ({"name": "vision.gone"}, r"drive vision/gone: is to be deleted \(state: absent\)"),
+        ({"name": "vision.s"}, "drive vision/s: it is scratch on each machine, and has no copies; use the path"),
+        ({"host": "gpu-07"}, "drive vision/a: source 0 is not usable from machine gpu-07; add the machine to its"),
+        ({"name": "../etc"}, "is not of the form <workspace>.<drive>"),
+    ],
+)
+def test_which_drives_a_host_may_have_a_copy_of(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    places = Places.under(str(tmp_path))
+    body = placed("a")
+    body["spec"]["sources"][0]["eligible_nodes"] = ["gpu-01"]
+    declare(places, {"name": "vision", "drives": [body, scratch("s"), tombstone("gone")]})
+    assert drive_records.find_placed(places, "vision.a", "gpu-01").name == "a"
+    with pytest.raises(Refusal, match=message):
+        drive_records.find_placed(places, **{"name": "vision.a", "host": "gpu-01", **changes})
 
 
 @pytest.mark.parametrize(
