@@ -98,7 +98,7 @@ def _drives(section: Section) -> list[Metric]:
             ("stowage_drive_bytes", "bytes", "Size of the files of a drive's source at the last complete measurement."),
             ("stowage_drive_files", "files", "Files of a drive's source at the last complete measurement."),
             ("stowage_drive_answers", "answers", "1 while the filesystem of a drive's source answers."),
-            ("stowage_drive_available", "available", "1 while a drive's source is there."),
+            ("stowage_drive_available", "available", "1 while a drive's source is there, or is made when it is used."),
         ),
     )
 
