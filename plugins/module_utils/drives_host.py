@@ -153,7 +153,8 @@ def _about_orphans(orphans: Sequence[Found], drives: Iterable[Drive]) -> list[st
     if earlier:
         warnings.append(
             f"this host holds {counted(len(earlier))} of an earlier drive of that name ({_listed(earlier)}), and"
-            " nothing deletes them; take them in with adopt of the data location, or declare the drive with state: absent"
+            " nothing deletes them; take them in with adopt of the data location, or declare the drive with"
+            " state: absent"
         )
     return warnings
 
