@@ -20,7 +20,6 @@ from typing import Any
 from stowage_core import (
     copies,
     data_locations,
-    drive_records,
     events,
     eviction,
     eviction_plan,
@@ -30,6 +29,7 @@ from stowage_core import (
     records,
 )
 from stowage_core import use as use_of
+from stowage_core.drives import check_name, copy_name
 from stowage_core.errors import Refusal, StowageError, printable
 from stowage_core.places import Places
 from stowage_core.sizes import decimal
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     lease = commands.add_parser("lease", help="take, confirm, release, expire or list uses of copies").add_subparsers(
         metavar="ACTION", required=True
     )
-    one = add("take", _lease_take, "mount a copy for a worker, and print where", lease)
+    one = add("take", _lease_take, "mount a copy, made when missing, for a worker, and print where", lease)
     one.add_argument("drive", help="WORKSPACE/DRIVE")
     one.add_argument("--run", required=True, dest="for_run", metavar="RUN", help="the run that it is for")
     one.add_argument("--worker", default="", help="the worker of the run")
@@ -285,18 +285,18 @@ def _evidence(location: data_locations.DataLocation, names: Sequence[str]) -> di
 
 
 def _lease_take(options: argparse.Namespace, places: Places) -> int:
+    shown = f"drive {printable(options.drive)}"
     workspace, slash, name = options.drive.partition("/")
-    found = [drive for drive in drive_records.load(places, workspace) or [] if drive.name == name] if slash else []
-    if not found or found[0].absent or not found[0].placed:
-        raise Refusal(options.drive, "is no placed drive of this host", "write WORKSPACE/DRIVE as it was declared")
+    if not slash:
+        raise Refusal(shown, "names no workspace", "write WORKSPACE/DRIVE as it was declared")
+    copy = copy_name(check_name(workspace, shown), check_name(name, shown))
     if options.seconds <= 0:
         raise Refusal("--seconds", "must be above 0")
-    drive = found[0]
     pin = pins.take(
         places,
         _data_location(places),
-        drive.copy_name,
-        sub_path="/".join(part for part in (drive.path, options.sub_path) if part),
+        copy,
+        sub_path=options.sub_path,
         run=options.for_run,
         worker=options.worker,
         read_only=options.read_only,
@@ -313,7 +313,8 @@ def _lease_confirm(options: argparse.Namespace, places: Places) -> int:
 
 def _lease_release(options: argparse.Namespace, places: Places) -> int:
     if not pins.release(places, options.for_run, options.number):
-        raise StowageError(f"lease {printable(options.for_run)}/{options.number}: there is no such lease")
+        name = f"lease {printable(options.for_run)}/{options.number}"
+        raise Refusal(name, "there is no such lease", "see stowage lease list")
     return OK
 
 

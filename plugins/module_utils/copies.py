@@ -15,7 +15,7 @@ from . import records
 from .data_locations import COPY, DRIVES, LOCKS, DataLocation
 from .drive_records import Drive
 from .drives import split_copy_name
-from .errors import Refusal, printable
+from .errors import Refusal, printable, quoted
 from .locks import lock
 from .owner import Mark, claim, read_mark
 from .places import Places
@@ -124,7 +124,21 @@ def take_lock(location_fd: int, name: str, timeout_s: float = LOCK_TIMEOUT_S) ->
         return lock(locks, os.fsencode(name), timeout_s)
 
 
-def create(
+@contextmanager
+def locked(location_fd: int, name: str) -> Iterator[None]:
+    """Hold the lock of the copy *name*: nothing evicts or adopts it meanwhile.
+
+    The lock's file is there from then on: a full disk could not make it.
+    """
+    held = take_lock(location_fd, name)
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+@contextmanager
+def prepared(
     location_fd: int,
     location: DataLocation,
     name: str,
@@ -134,35 +148,35 @@ def create(
     uid: int = 0,
     gid: int = 0,
     mode: int = 0o755,
-) -> bool:
-    """Make the copy *name* of the drive *identity*, and the folder *path* in it; return whether anything was made.
+) -> Iterator[int]:
+    """Open the folder *path* of the copy *name* of the drive *identity*; what is missing of it is made.
 
-    The copy's lock is held meanwhile, and its file is there from then on: a full disk could not make it.
+    The caller holds the copy's lock.
 
     :param uid: with *gid* and *mode*, of the folder that workers see, when it is made now
     :raises Refusal: when something else is there by that name
     """
     split_copy_name(name)
-    held = take_lock(location_fd, name)
     try:
         with opened(location_fd, DRIVES) as drives:
             made = _make_directory(drives, name)
-            with opened(drives, os.fsencode(name)) as fd:
-                if own_mark(fd, name, location) is None:
-                    _check_claimable(fd, name)
-                    claim(fd, COPY, name, identity, location.host)
-                    made = True
-                _check_identity(fd, name, identity, location)
-                worker_fd, worker_made = _make_path(fd, path) if path else (os.dup(fd), made)
-                try:
-                    if worker_made:
-                        os.fchown(worker_fd, uid, gid)
-                        os.fchmod(worker_fd, mode)
-                finally:
-                    os.close(worker_fd)
-                return made or worker_made
+            with opened(drives, os.fsencode(name)) as copy_fd:
+                made = _own(copy_fd, name, identity, location) or made
+                fd, made = _make_path(copy_fd, path) if path else (os.dup(copy_fd), made)
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            what = f"it, or the folder {quoted(path)} in it," if path else "it"
+            raise Refusal(
+                f"copy {name}", f"{what} is not there as a plain directory ({error.strerror})", "move away what is"
+            ) from error
+        raise
+    try:
+        if made:
+            os.fchown(fd, uid, gid)
+            os.fchmod(fd, mode)
+        yield fd
     finally:
-        os.close(held)
+        os.close(fd)
 
 
 def _make_directory(dir_fd: int, name: str) -> bool:
@@ -175,23 +189,31 @@ def _make_directory(dir_fd: int, name: str) -> bool:
     return True
 
 
-def _check_claimable(fd: int, name: str) -> None:
-    """Refuse to take over a directory with content; an empty one of root's was left by a run that was cut short."""
-    if read_mark(fd) is None and os.fstat(fd).st_uid == 0 and not os.listdir(fd):
-        return
-    raise Refusal(
-        f"copy {name}", "a directory of that name is there and is not this host's copy", "adopt it, or move it away"
-    )
+def _own(fd: int, name: str, identity: str, location: DataLocation) -> bool:
+    """Refuse the directory open at *fd* unless it is the copy of the very drive *identity*; claim it when nobody has.
 
-
-def _check_identity(fd: int, name: str, identity: str, location: DataLocation) -> None:
+    :returns: whether it was claimed
+    """
     mark = own_mark(fd, name, location)
-    if mark is None or mark.identity != identity:
+    if mark is None:
+        # An empty directory of root's was left by a run that was cut short; one with content is not taken over.
+        if read_mark(fd) is not None or os.fstat(fd).st_uid != 0 or os.listdir(fd):
+            raise Refusal(
+                f"copy {name}",
+                "a directory of that name is there and is not this host's copy",
+                "adopt it, or move it away",
+            )
+        claim(fd, COPY, name, identity, location.host)
+        return True
+    if mark.identity != identity:
+        workspace, drive = split_copy_name(name)
+        path = os.path.join(location.path, os.fsdecode(DRIVES), name)
         raise Refusal(
-            f"copy {name}",
-            "it is the copy of an earlier drive of that name",
-            "delete that drive (state: absent), or adopt the copy",
+            f"drive {workspace}/{drive}",
+            f"{path} is an orphan, the copy of an earlier drive of that name",
+            f"take it in with adopt: [{name}] of the data location, or delete it with a tombstone (state: absent)",
         )
+    return False
 
 
 def _make_path(fd: int, path: str) -> tuple[int, bool]:

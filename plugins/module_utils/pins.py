@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from . import copies, data_locations, records
-from .data_locations import DRIVES, DataLocation
+from . import copies, data_locations, drive_records, records
+from .data_locations import DataLocation
+from .drive_records import Drive
 from .errors import Refusal, StowageError, printable, quoted
 from .mounts import Mount
 from .mounts import read as read_mounts
@@ -95,42 +96,53 @@ def take(
 ) -> Pin:
     """Mount a copy for a worker of *run*, as reserved until *deadline*; the same again returns the pin that is there.
 
-    The copy's lock is held meanwhile, so that no eviction can be half-way through it.
+    A copy that is missing is made. Its lock is held until it is pinned, so that no eviction can be half-way through it
+    or take a new one.
 
-    :raises Refusal: when the copy, or the folder in it, is not there as a plain directory
+    :param sub_path: a folder inside the drive; all of it when left out
+    :raises Refusal: when the copy's drive is not declared here, what is there is an earlier drive's, or the folder is
+        not there as a plain directory
     """
     check_run(run)
+    drive_records.find_placed(places, copy, location.host)
     location_fd = data_locations.open_verified(location)
     try:
-        held = copies.take_lock(location_fd, copy)
-        try:
-            fd, identity = _open(location_fd, location, copy, sub_path)
-            try:
-                pin = _reserve(places, copy, sub_path, run, worker, "ReadOnly" if read_only else "ReadWrite", deadline)
-                _mount(places, pin, fd, read_only)
-            finally:
-                os.close(fd)
-        finally:
-            os.close(held)
+        with copies.locked(location_fd, copy):
+            # Again: the drive may have been deleted while the lock was waited for.
+            drive = drive_records.find_placed(places, copy, location.host)
+            identity, path = drive.identity, drive.path
+            with copies.prepared(location_fd, location, copy, identity, path, **_ownership(drive)) as folder:
+                fd = _open(folder, drive, sub_path)
+                try:
+                    below = "/".join(part for part in (path, sub_path) if part)
+                    pin = _reserve(places, copy, below, run, worker, "ReadOnly" if read_only else "ReadWrite", deadline)
+                    _mount(places, pin, fd, read_only)
+                finally:
+                    os.close(fd)
     finally:
         os.close(location_fd)
-    copies.touch_used(places, copy, identity)
+    copies.touch_used(places, copy, identity, path)
     return pin
 
 
-def _open(location_fd: int, location: DataLocation, copy: str, sub_path: str) -> tuple[int, str]:
-    name = f"copy {printable(copy)}"
+def _ownership(drive: Drive) -> dict[str, int]:
+    """Return how the folder that workers see is made, as far as it is declared."""
+    declared = drive.spec["permissions"] if drive.spec is not None else {}
+    given = {"uid": declared.get("owner_uid"), "gid": declared.get("owner_gid")}
+    if "dir_mode" in declared:
+        given["mode"] = int(declared["dir_mode"], 8)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _open(folder: int, drive: Drive, sub_path: str) -> int:
     try:
-        with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(copy)) as copy_fd:
-            mark = copies.own_mark(copy_fd, copy, location)
-            if mark is None:
-                raise Refusal(name, "the directory of that name is not this host's copy", "adopt it, or move it away")
-            return (open_beneath(copy_fd, os.fsencode(sub_path)) if sub_path else os.dup(copy_fd)), mark.identity
+        return open_beneath(folder, os.fsencode(sub_path or "."))
     except OSError as error:
         if error.errno in NO_DIRECTORY:
-            where = f"the folder {quoted(sub_path)} in it" if sub_path else "it"
             raise Refusal(
-                name, f"{where} is not there as a plain directory ({error.strerror})", "make it first"
+                f"drive {drive.workspace}/{drive.name}",
+                f"the folder {quoted(sub_path)} in it is not there as a plain directory ({error.strerror})",
+                "make it first",
             ) from error
         raise
 

@@ -72,7 +72,8 @@ def _host(home: Path, disk: Path, scan: float) -> None:
         drive = {"metadata": {"name": name}, "identity": str(uuid.uuid4()), "state": "present", "force": False}
         drive["spec"] = {"sources": [{"node_scope": "placed", "path": ""}], "evictable": True}
         drives.append(drive)
-        copies.create(fd, location, f"ml.{name}", str(drive["identity"]))
+        with copies.locked(fd, f"ml.{name}"), copies.prepared(fd, location, f"ml.{name}", str(drive["identity"])):
+            pass
         for file in range(20):
             (path / "drives" / f"ml.{name}" / str(file)).write_bytes(bytes(1000))
     os.close(fd)

@@ -17,6 +17,7 @@ from typing import Any
 from stowage_core import copies, eviction, mounts, owner, records
 from stowage_core.copies import CopyRecord
 from stowage_core.data_locations import CONDEMNED, DRIVES, KIND, LOCKS, PENDING, DataLocation
+from stowage_core.drives import check_drives
 from stowage_core.eviction_plan import Settings
 from stowage_core.places import Places
 
@@ -91,15 +92,12 @@ class Lab:
         spec = {
             "sources": [{"node_scope": "placed", "path": changes.pop("path", "")}],
             "evictable": changes.pop("evictable", True),
+            **{key: changes.pop(key) for key in ("fill", "permissions") if key in changes},
         }
-        if "fill" in changes:
-            spec["fill"] = changes.pop("fill")
+        (entry,) = check_drives([{"metadata": {"name": drive}, "spec": spec}])
         known[drive] = {
-            "metadata": {"name": drive},
-            "spec": spec,
+            **entry,
             "identity": identity,
-            "state": "present",
-            "force": False,
             **changes,
         }
         records.write(
@@ -113,7 +111,8 @@ class Lab:
         identity = self.declare(name, **changes)
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            copies.create(fd, self.location, name, identity)
+            with copies.locked(fd, name), copies.prepared(fd, self.location, name, identity):
+                pass
         finally:
             os.close(fd)
         path = self.at(name)

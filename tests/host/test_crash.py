@@ -107,7 +107,8 @@ def test_a_new_copy_was_made_before_the_next_start(lab: Lab, used: bool) -> None
     name = aside.partition("/")[2].rpartition(".")[0]
     fd = os.open(lab.path, os.O_RDONLY)
     try:
-        copies.create(fd, lab.location, name, lab.declare(name))
+        with copies.prepared(fd, lab.location, name, lab.declare(name)):
+            pass
     finally:
         os.close(fd)
     old = lab.path / ".stowage-trash" / aside

@@ -99,10 +99,94 @@ def test_names_of_runs_are_checked(lab: Lab, run: str) -> None:
 
 def test_what_is_no_copy_of_this_host(lab: Lab) -> None:
     (lab.path / "drives" / "ml.foreign").mkdir()
-    for name in ("ml.foreign", "ml.none"):
-        with pytest.raises(Refusal):
-            take(lab, copy=name)
+    (lab.path / "drives" / "ml.foreign" / "file").touch()
+    with pytest.raises(Refusal, match="drive ml/foreign: is in no list of this host; declare it"):
+        take(lab, copy="ml.foreign")
+    lab.declare("ml.foreign")
+    with pytest.raises(Refusal, match="is not this host's copy; adopt it, or move it away"):
+        take(lab, copy="ml.foreign")
     assert pins.all_pins(lab.places) == []
+    assert not (lab.path / ".stowage" / "locks" / "ml.none").exists()
+
+
+def test_an_orphan_is_not_the_copy_of_a_drive_made_again(lab: Lab) -> None:
+    del lab.drives["ml"]["a"]
+    lab.declare("ml.a")
+    with pytest.raises(Refusal) as refused:
+        take(lab)
+    assert str(refused.value) == (
+        f"drive ml/a: {lab.at('ml.a')} is an orphan, the copy of an earlier drive of that name;"
+        " take it in with adopt: [ml.a] of the data location, or delete it with a tombstone (state: absent)"
+    )
+    assert pins.all_pins(lab.places) == []
+    assert not os.path.exists(lab.places.pins_dir)
+
+
+def test_a_deleted_drive_is_not_leased(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it is deleted while the lock is waited for."""
+    real = copies.take_lock
+
+    def deleted(fd: int, name: str) -> int:
+        lab.declare(name, state="absent")
+        return real(fd, name)
+
+    monkeypatch.setattr(copies, "take_lock", deleted)
+    lab.declare("ml.new")
+    for name in ("ml.a", "ml.new"):
+        for _number in range(2):
+            with pytest.raises(Refusal, match=r"is to be deleted \(state: absent\)"):
+                take(lab, copy=name)
+    assert lab.names() == ["ml.a"]
+    assert pins.all_pins(lab.places) == []
+
+
+def test_a_copy_is_made_when_it_is_first_leased(lab: Lab) -> None:
+    permissions = {"owner_uid": 1000, "owner_gid": 1001, "dir_mode": "2770"}
+    identity = lab.declare("ml.new", path="models/llama", permissions=permissions)
+    pin = take(lab, copy="ml.new")
+    seen = os.stat(pin.path(lab.places))
+    assert (seen.st_uid, seen.st_gid, oct(seen.st_mode & 0o7777)) == (1000, 1001, "0o2770")
+    assert os.path.samestat(seen, os.stat(lab.at("ml.new") / "models" / "llama"))
+    assert pin.sub_path == "models/llama"
+    fd = os.open(lab.path, os.O_RDONLY)
+    assert [(copy.name, copy.identity) for copy in copies.present(fd, lab.location)][-1] == ("ml.new", identity)
+    os.close(fd)
+    record = copies.load_record(lab.places, "ml.new")
+    assert record is not None and (record.identity, record.path) == (identity, "models/llama")
+    assert take(lab, copy="ml.new").number == pin.number
+    lab.declare("ml.plain")
+    state = os.stat(take(lab, copy="ml.plain").path(lab.places))
+    assert (state.st_uid, state.st_gid, oct(state.st_mode & 0o7777)) == (0, 0, "0o755")
+
+
+def test_a_folder_inside_is_inside_the_drive_s_own(lab: Lab) -> None:
+    lab.declare("ml.new", path="models")
+    take(lab, copy="ml.new")
+    (lab.at("ml.new") / "models" / "llama").mkdir()
+    (lab.at("ml.new") / "beside").mkdir()
+    pin = take(lab, copy="ml.new", sub_path="llama")
+    assert pin.sub_path == "models/llama"
+    assert os.path.samestat(os.stat(pin.path(lab.places)), os.stat(lab.at("ml.new") / "models" / "llama"))
+    for outside in ("../beside", "/etc"):
+        with pytest.raises(Refusal, match="drive ml/new: the folder .* in it is not there as a plain directory"):
+            take(lab, copy="ml.new", sub_path=outside)
+
+
+def test_a_new_copy_is_not_evicted_before_it_is_pinned(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, kept = pins._reserve, []
+
+    def evicting(*arguments: Any) -> pins.Pin:
+        kept.append(lab.evict().kept)
+        return real(*arguments)
+
+    monkeypatch.setattr(pins, "_reserve", evicting)
+    measured = copies.CopyRecord("ml", "new", lab.declare("ml.new"), "", 9, 9, 0, 1)
+    copies.write_record(lab.places, "ml.new", measured)
+    pin = take(lab, copy="ml.new")
+    assert kept[0]["ml.new"] == "its lock is held by another process"
+    assert lab.evict().kept.get("ml.new") is None, "no candidate"
+    assert "ml.new" in lab.names()
+    assert os.path.samestat(os.stat(pin.path(lab.places)), os.stat(lab.at("ml.new")))
 
 
 def test_release(lab: Lab) -> None:
@@ -163,10 +247,12 @@ def test_nothing_is_pinned_in_a_location_that_is_not_there(lab: Lab) -> None:
 # -- Copies
 
 
-def create(lab: Lab, name: str, identity: str, path: str = "", **more: int) -> bool:
+def create(lab: Lab, name: str, identity: str, path: str = "", **more: int) -> os.stat_result:
+    """Return the state of the folder that workers see."""
     fd = os.open(lab.path, os.O_RDONLY)
     try:
-        return copies.create(fd, lab.location, name, identity, path, **more)
+        with copies.locked(fd, name), copies.prepared(fd, lab.location, name, identity, path, **more) as folder:
+            return os.fstat(folder)
     finally:
         os.close(fd)
 
@@ -180,7 +266,7 @@ def test_a_copy_is_made_with_its_folder(lab: Lab) -> None:
     states = [os.stat(lab.at("ml.new") / path) for path in (".", "models", "models/llama")]
     assert [oct(state.st_mode & 0o7777) for state in states] == ["0o755", "0o755", "0o2770"]
     assert [(state.st_uid, state.st_gid) for state in states] == [(0, 0), (0, 0), (1000, 1001)]
-    assert not create(lab, "ml.new", "id", "models/llama", uid=5)
+    assert os.path.samestat(create(lab, "ml.new", "id", "models/llama", uid=5), states[2])
     assert os.stat(lab.at("ml.new") / "models" / "llama").st_uid == 1000
     assert (lab.path / ".stowage" / "locks" / "ml.new").exists()
     fd = os.open(lab.path, os.O_RDONLY)
@@ -196,10 +282,10 @@ def test_a_copy_is_not_made_over_anything_else(lab: Lab) -> None:
     with pytest.raises(Refusal, match="not this host's copy"):
         create(lab, "ml.foreign", "id")
     (lab.path / "drives" / "ml.link").symlink_to("/etc")
-    with pytest.raises(OSError):
+    with pytest.raises(Refusal, match="copy ml.link: it is not there as a plain directory"):
         create(lab, "ml.link", "id")
     (lab.path / "drives" / "ml.cut-short").mkdir()
-    assert create(lab, "ml.cut-short", "id")
+    create(lab, "ml.cut-short", "id")
     (lab.at("ml.cut-short") / "link").symlink_to("/etc")
-    with pytest.raises(OSError):
+    with pytest.raises(Refusal, match="or the folder 'link/stowage' in it, is not there as a plain directory"):
         create(lab, "ml.cut-short", "id", "link/stowage")

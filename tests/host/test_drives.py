@@ -1,0 +1,118 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From declared drives to leases of their copies: on a host installed anew, and when a drive is made again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowage_core import data_location_change, data_locations, drive_records, drives_host, pins, records
+from stowage_core.data_location_change import Choice
+from stowage_core.differences import Differences
+from stowage_core.drives import check_lists
+from stowage_core.errors import Refusal
+from stowage_core.places import Places
+
+HF_CACHE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "spec": {"sources": [{"node_scope": "placed"}]}}
+TOMBSTONE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "state": "absent"}
+
+
+class Host:
+    """A host with a data location, whose drives are declared and leased."""
+
+    def __init__(self, places: Places, path: Path) -> None:
+        self.places = places
+        self.path = path
+
+    def choose(self, **choice: Any) -> None:
+        wanted = Choice(path=str(self.path), max_bytes=0, host="gpu-01", **choice)
+        data_location_change.choose(self.places, wanted, Differences())
+
+    def declare(self, *drives: dict[str, Any]) -> drives_host.Outcome:
+        lists = check_lists([{"name": "vision", "drives": list(drives)}])
+        return drives_host.declare(self.places, "gpu-01", lists, "", Differences(), False)
+
+    @property
+    def identity(self) -> str:
+        (drive,) = drive_records.load(self.places, "vision") or []
+        return drive.identity
+
+    def lease(self) -> Path:
+        location = data_locations.load(self.places)
+        assert location is not None
+        deadline = time.time() + 60
+        pin = pins.take(self.places, location, "vision.hf-cache", run="r", read_only=False, deadline=deadline)
+        return Path(pin.path(self.places))
+
+    def release(self) -> None:
+        for pin in pins.all_pins(self.places):
+            pins.release(self.places, pin.run, pin.number)
+
+    def install_anew(self) -> None:
+        """Forget all that is on the system disk."""
+        for path in (self.places.etc, self.places.var, self.places.run):
+            shutil.rmtree(path)
+        records.write(self.places.claims_json, {"claims": {}})  # not lost: otherwise all disks are searched for marks
+        self.choose()
+
+
+@pytest.fixture
+def host(disk: Path, tmp_path: Path) -> Iterator[Host]:
+    made = Host(Places.under(str(tmp_path)), disk / "stowage")
+    records.write(made.places.claims_json, {"claims": {}})
+    made.choose()
+    made.declare(HF_CACHE)
+    (made.lease() / "weights").write_text("of the first")
+    yield made
+    made.release()
+
+
+def test_a_host_installed_anew_has_its_drives_and_their_copies(host: Host) -> None:
+    first = host.identity
+    host.release()
+    host.install_anew()
+    outcome = host.declare(HF_CACHE)
+    assert host.identity == first
+    assert (outcome.orphans, outcome.warnings) == ([], [])
+    assert (host.lease() / "weights").read_text() == "of the first"
+
+
+def test_a_host_installed_anew_deletes_what_is_to_be_deleted(host: Host) -> None:
+    first = host.identity
+    host.release()
+    host.install_anew()
+    assert host.declare(TOMBSTONE).deleting() == {"vision": ["hf-cache"]}
+    assert host.identity == first
+
+
+def test_a_drive_made_again_does_not_have_the_former_one_s_copy(host: Host) -> None:
+    first = host.identity
+    host.release()
+    left = host.declare()
+    assert "holds 1 copy of drives that are in no list" in left.warnings[0]
+    with pytest.raises(Refusal, match="drive vision/hf-cache: is in no list of this host"):
+        host.lease()
+    again = host.declare(HF_CACHE)
+    assert host.identity != first
+    assert "holds 1 copy of an earlier drive of that name" in again.warnings[0]
+    orphan = f"{host.path}/drives/vision.hf-cache is an orphan, the copy of an earlier drive of that name; take it in"
+    with pytest.raises(Refusal, match=re.escape(f"drive vision/hf-cache: {orphan}")):
+        host.lease()
+    host.choose(adopt=["vision.hf-cache"])
+    assert host.declare(HF_CACHE).warnings == []
+    assert (host.lease() / "weights").read_text() == "of the first"
+
+
+def test_a_drive_made_again_has_a_copy_of_its_own_once_the_orphan_is_away(host: Host) -> None:
+    host.release()
+    host.declare()
+    host.declare(HF_CACHE)
+    (host.path / "drives/vision.hf-cache").rename(host.path / "moved away")
+    assert list(host.lease().iterdir()) == []

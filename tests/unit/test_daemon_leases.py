@@ -1,0 +1,31 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What ``stowage lease`` refuses, in one line with a remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stowage_core.places import Places
+from stowaged.command import FAILED, main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["release", "r1", "0"], "lease r1/0: there is no such lease; see stowage lease list"),
+        (["confirm", "r1", "0", "--pid", "1"], "pin r1/0: there is no such pin; see stowage lease list"),
+        (["take", "hf-cache", "--run", "r1"], "drive hf-cache: names no workspace; write WORKSPACE/DRIVE as it was"),
+        (["take", "ml/a/b", "--run", "r1"], "drive ml/a/b: 'a/b' is not a name; only lowercase letters"),
+        (["take", "ml/a", "--run", "r1", "--seconds", "0"], "--seconds: must be above 0"),
+        (["take", "ml/a", "--run", "r1"], "this host has no data location; choose one with the playbook"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lease", *arguments], Places.under(str(tmp_path))) == FAILED
+    said = capsys.readouterr().err
+    assert said.startswith(f"stowage: {message}") and said.count("\n") == 1
