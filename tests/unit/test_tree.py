@@ -77,6 +77,19 @@ def unguarded_imports(tree: ast.Module) -> Iterator[str]:
             yield node.module
 
 
+def test_every_step_of_a_scenario_has_its_playbook() -> None:
+    """Else molecule leaves the step out, and the scenario passes."""
+    missing = []
+    for path in sorted(REPOSITORY.glob("molecule/*/molecule.yml")):
+        for step in yaml.safe_load(path.read_text())["scenario"]["test_sequence"]:
+            action, *named = step.split()
+            if action in ("create", "destroy"):
+                continue  # shared by all
+            usual = {"idempotence": "converge.yml"}.get(action, f"{action}.yml")
+            missing += [name for name in (usual, *named) if not (path.parent / name).is_file()]
+    assert missing == []
+
+
 def test_no_link_is_in_the_tree() -> None:
     # ansible-test and Galaxy refuse links to directories, and a link to a file says the same thing twice.
     assert [name_of(path) for path in files() if path.is_symlink()] == []
