@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 
 class Differences:
     """The differences between what is wanted and what is, and what was done about them."""
 
-    def __init__(self) -> None:
+    def __init__(self, check_mode: bool = False) -> None:
+        self.check_mode = check_mode
         self._noted: dict[str, tuple[Any, Any]] = {}
         self.actions: list[str] = []
-        """What a run has done or, in check mode, would do: one line each."""
+        """What was done or, in check mode, would be done: one line each, as ``write /etc/hosts``."""
 
     def note(self, name: str, wanted: Any, actual: Any) -> bool:
         """Record *name* when *wanted* and *actual* differ, and return whether they do."""
@@ -22,8 +23,14 @@ class Differences:
         self._noted[name] = (wanted, actual)
         return True
 
+    def do(self, action: str, work: Callable[[], object]) -> None:
+        """Do one thing and record it, so that a failure later on can say what was done before; predict it only."""
+        if not self.check_mode:
+            work()
+        self.act(action)
+
     def act(self, action: str) -> None:
-        """Record one thing done, so that a failure later on can say what had been done before it."""
+        """Record one thing done elsewhere, or that would be done."""
         self.actions.append(action)
 
     @property

@@ -20,17 +20,25 @@ def run(module: AnsibleModule, body: Body) -> None:
 
     A failure, refused or met half way, carries the actions done before it.
     """
-    differences = Differences()
+    differences = Differences(module.check_mode)
     try:
         results = body(module, differences)
     except StowageError as error:
         module.fail_json(msg=str(error), **_done(differences))
     except OSError as error:
-        name = f"{printable(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
-        module.fail_json(msg=f"{name}{error.strerror or error}", **_done(differences))
+        module.fail_json(msg=f"{_object(module, error)}: {error.strerror or error}", **_done(differences))
     else:
         module.exit_json(changed=differences.changed, diff=differences.diff(), actions=differences.actions, **results)
 
 
+def _object(module: AnsibleModule, error: OSError) -> str:
+    """Return what *error* is about: of a file that could not be replaced, its own name and not the temporary one's."""
+    for name in (error.filename2, error.filename):
+        if isinstance(name, (str, bytes)) and name:
+            return printable(name)
+    return str(module._name)
+
+
 def _done(differences: Differences) -> Mapping[str, Any]:
-    return {"changed": bool(differences.actions), "actions": differences.actions}
+    actions = [] if differences.check_mode else differences.actions
+    return {"changed": bool(actions), "actions": actions}
