@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping
 
 from .errors import Refusal
-
-HEADER = "# Written by Stowage. Local changes are lost."
+from .own_files import HEADER
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
@@ -38,11 +37,6 @@ def render(values: Mapping[str, str]) -> bytes:
             raise Refusal(name, "its value is not UTF-8, which systemd does not read") from None
         lines.append(f"{name}={quote(value)}")
     return ("\n".join(lines) + "\n").encode("utf-8")
-
-
-def is_ours(data: bytes) -> bool:
-    """Return whether a file was written by :func:`render`."""
-    return data.split(b"\n", 1)[0] == HEADER.encode("ascii")
 
 
 def parse(data: bytes) -> dict[str, str]:

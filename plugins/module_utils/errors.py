@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 
 
 class StowageError(Exception):
@@ -27,6 +29,14 @@ class Refusal(StowageError):
         super().__init__(f"{text}; {remedy}" if remedy else text)
 
 
+def one_line(error: OSError) -> str:
+    """Return *error* with the file that it is about: of one that could not be replaced, its own and not the new one's."""
+    for name in (error.filename2, error.filename):
+        if isinstance(name, (str, bytes)) and name:
+            return f"{printable(name)}: {error.strerror or error}"
+    return error.strerror or str(error)
+
+
 def printable(name: str | bytes) -> str:
     """Return *name* with every control or undecodable character escaped, so that a message stays one line."""
     return "".join(char if char.isprintable() else _escaped(char) for char in os.fsdecode(name))
@@ -35,6 +45,13 @@ def printable(name: str | bytes) -> str:
 def quoted(name: str | bytes) -> str:
     """Return *name* printable and in quotes, for a message in which its ends matter."""
     return f"'{printable(name)}'"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question for the one of *known* that was probably meant by *name*, or nothing."""
+    by_lower = {each.lower(): each for each in known}
+    matches = difflib.get_close_matches(name[:80].lower(), list(by_lower), n=1)
+    return f"did you mean {by_lower[matches[0]]}?" if matches else ""
 
 
 def _escaped(char: str) -> str:

@@ -6,17 +6,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from functools import partial
-from typing import Callable
 
 from .errors import Refusal
 
+HEADER = "# Written by Stowage. Local changes are lost."
+"""The first line of a file that is Stowage's to replace and to remove."""
 
-def read(path: str, is_ours: Callable[[bytes], bool], name: str = "") -> bytes | None:
-    """Return the content of our file at *path*, or None when there is none.
+_MODE = re.compile(r"0[0-7]{3,4}")
 
-    :raises Refusal: when what is there is not ours to replace or remove
+
+def read(path: str, name: str = "") -> tuple[bytes, int] | None:
+    """Return content and mode of the regular file at *path*, or None when there is none.
+
+    :param name: what the operator knows the file as, for the message
     """
     label = name or path
     try:
@@ -28,11 +33,38 @@ def read(path: str, is_ours: Callable[[bytes], bool], name: str = "") -> bytes |
             raise
         raise Refusal(label, f"{path} is a symbolic link", "name the file itself, or remove the link") from None
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise Refusal(label, f"{path} is not a regular file", "name another one")
-        data = b"".join(iter(partial(os.read, fd, 1 << 16), b""))
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise Refusal(label, f"{path} is not a regular file", "name another one, or move it away")
+        return b"".join(iter(partial(os.read, fd, 1 << 16), b"")), stat.S_IMODE(status.st_mode)
     finally:
         os.close(fd)
-    if not is_ours(data):
-        raise Refusal(label, f"{path} was not written by Stowage", "name another file, or move this one away")
-    return data
+
+
+def read_ours(path: str, name: str = "") -> tuple[bytes, int] | None:
+    """Return content and mode of our file at *path*, or None when there is none.
+
+    :raises Refusal: when what is there is not ours to replace or remove
+    """
+    found = read(path, name)
+    if found is not None and not is_ours(found[0]):
+        rule = f"{path} was not written by Stowage"
+        raise Refusal(name or path, rule, "name another file, or move this one away")
+    return found
+
+
+def is_ours(data: bytes) -> bool:
+    """Return whether a file begins with :data:`HEADER`."""
+    return data.split(b"\n", 1)[0] == HEADER.encode("ascii")
+
+
+def parse_mode(text: str, name: str) -> int:
+    """Return a mode as it is written for a file or directory, or refuse it: YAML makes 493 of a bare 0755."""
+    if not _MODE.fullmatch(text):
+        raise Refusal(name, f"{text!r} must be an octal number that begins with 0", 'write it in quotes, like "0755"')
+    return int(text, 8)
+
+
+def in_lines(data: bytes | None) -> list[str] | None:
+    """Return the content of a text file as a diff shows it, None where there is none."""
+    return None if data is None else data.decode("utf-8", "backslashreplace").split("\n")

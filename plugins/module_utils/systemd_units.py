@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Callable
 
 from .errors import Refusal, StowageError, quoted
-
-DROP_IN_HEADER = "# Written by Stowage. Local changes are lost."
+from .own_files import HEADER
 
 RunCommand = Callable[..., tuple[int, str, str]]
 Properties = dict[str, str]
@@ -80,17 +79,12 @@ def render_mount_drop_in(paths: Sequence[str], mount_points: Sequence[str]) -> b
     RequiresMountsFor= orders the service after the mounts and pulls them in. BindsTo= stops it when one of them goes,
     also when somebody unmounts it by hand. The assertion fails a start loudly when a unit is up and nothing is there.
     """
-    lines = [DROP_IN_HEADER, "[Unit]"]
+    lines = [HEADER, "[Unit]"]
     lines += [f"RequiresMountsFor={quote_word(path)}" for path in paths]
     for point in mount_points:
         unit = mount_unit(point)
         lines += [f"BindsTo={unit}", f"After={unit}", f"AssertPathIsMountPoint={point.replace('%', '%%')}"]
     return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
-
-
-def is_ours(data: bytes) -> bool:
-    """Return whether a drop-in was written by Stowage."""
-    return data.split(b"\n", 1)[0] == DROP_IN_HEADER.encode("ascii")
 
 
 def parse_show(text: str) -> list[Properties]:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core.errors import Refusal, StowageError
+from stowage_core.own_files import is_ours
 from stowage_core.systemd_units import (
     Systemctl,
     escape_path,
-    is_ours,
     mount_unit,
     mount_units_above,
     parse_show,
@@ -105,7 +105,6 @@ def test_drop_in() -> None:
         "AssertPathIsMountPoint=/mnt/c\n"
     )
     assert is_ours(content)
-    assert not is_ours(b"[Unit]\n")
 
 
 SHOWN = "Id=a.service\nLoadState=loaded\nWhere=\n\nId=b.mount\nLoadState=not-found\nWhere=/x=y\n"
