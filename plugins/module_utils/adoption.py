@@ -12,8 +12,7 @@ from typing import Any
 
 from . import copies, drive_records
 from .copies import names_in, opened
-from .data_locations import COPY, DRIVES, PENDING
-from .differences import Differences
+from .data_locations import CONDEMNED, COPY, DRIVES, PENDING
 from .drives import check_name, copy_name, split_copy_name
 from .errors import Refusal
 from .owner import Mark, claim, read_mark, renew
@@ -109,35 +108,33 @@ def _declared_identity(name: str, mark: Mark | None, declared: drive_records.Dri
     return declared.identity
 
 
-def take_in(places: Places, adoptions: Iterable[Adoption], fd: int, host: str, differences: Differences) -> None:
-    """Make the directories *adoptions* of the data location open at *fd* copies of this host."""
-    undeclared = {}
-    for adoption in adoptions:
-        name, identity = adoption.name, adoption.identity
-        if not adoption.declared:
-            undeclared[name] = identity
-        if adoption.state == ADOPTED:
-            continue
-        held = copies.take_lock(fd, name)  # also makes the lock's file, which a full disk could not
-        try:
-            with opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
-                mark = read_mark(child)
-                if mark is not None:
-                    renew(child, mark, name=name, identity=identity, host=host)
-                else:
-                    claim(child, COPY, name, identity, host)
-        finally:
-            os.close(held)
-        differences.act(f"took {name} in as a copy")
+def take_in(adoption: Adoption, host: str, fd: int) -> None:
+    """Make a directory of the data location open at *fd* a copy of this host."""
+    name, identity = adoption.name, adoption.identity
+    held = copies.take_lock(fd, name)  # also makes the lock's file, which a full disk could not
+    try:
+        with opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
+            mark = read_mark(child)
+            if mark is not None:
+                renew(child, mark, name=name, identity=identity, host=host)
+            else:
+                claim(child, COPY, name, identity, host)
+    finally:
+        os.close(held)
+
+
+def reserve(places: Places, adoptions: Iterable[Adoption]) -> None:
+    """Keep the identities of *adoptions* whose drives are yet to be declared, for these."""
+    undeclared = {adoption.name: adoption.identity for adoption in adoptions if not adoption.declared}
     if undeclared:
         drive_records.write_adopted(
             drive_records.adopted_path(places), {**drive_records.load_adopted(places), **undeclared}
         )
 
 
-def take_over(fd: int, path: str, old: str, new: str, differences: Differences) -> None:
+def take_over(fd: int, path: str, old: str, new: str) -> None:
     """Make the data location open at *fd*, and the copies in it, those of host *new* where they are of *old*."""
-    for part in (DRIVES, PENDING):
+    for part in (DRIVES, PENDING, CONDEMNED):
         for name in names_in(fd, part):
             try:
                 with opened(fd, part + b"/" + name) as child:
@@ -151,4 +148,3 @@ def take_over(fd: int, path: str, old: str, new: str, differences: Differences) 
     mark = read_mark(fd)
     if mark is not None and mark.host == old:
         renew(fd, mark, name=path, identity=mark.identity, host=new)
-    differences.act(f"took {path} and its copies over from {old}")

@@ -11,19 +11,20 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from . import data_locations, records
+from . import claims, data_locations, records
 from . import mounts as mount_table
-from .adoption import ADOPTED, find_adoptions, take_in, take_over
-from .data_location_folder import Folder, give_up, make_parts
-from .data_location_place import check_place, check_unclaimed, claims_of, disk_under, read_fstab, read_mounts
+from .adoption import ADOPTED, Adoption, find_adoptions, reserve, take_in, take_over
+from .data_location_folder import Folder, give_up, make_part
+from .data_location_place import check_place, disk_under, read_fstab, read_mounts
 from .data_locations import KIND, DataLocation, NotThere
 from .differences import Differences
 from .drive_records import Holdings
 from .errors import Refusal, StowageError
-from .former_locations import counted, find_lost, is_being_emptied, load_known, sort_former, write_former
+from .former_locations import counted, find_unrecorded, is_being_emptied, load_known, sort_former, write_former
 from .owner import Mark, Registry, claim, read_mark
 from .paths import check_path, resolve
 from .places import Places
@@ -59,10 +60,10 @@ class Outcome:
     warnings: Sequence[str]
 
 
-def choose(places: Places, choice: Choice, differences: Differences, check_mode: bool) -> Outcome:
+def choose(places: Places, choice: Choice, differences: Differences) -> Outcome:
     """Make *choice* the data location of this host; a change leaves the copies of the former one where they are."""
     with contextlib.ExitStack() as stack:
-        return _Choosing(places, choice, differences, stack).run(check_mode)
+        return _Choosing(places, choice, differences, stack).run()
 
 
 class _Choosing:
@@ -80,15 +81,14 @@ class _Choosing:
         self.warnings: list[str] = []
         self.known = load_known(places, choice.forget, self.mounts, differences, self.warnings)
         self.recorded = self.known.present
-        self.lost = find_lost(places, choice.host, self.mounts)
-        self.lost.pop(self.path, None)
+        self.claims = self.registry.claims(self.mounts)
 
-    def run(self, check_mode: bool) -> Outcome:
+    def run(self) -> Outcome:
         choice = self.choice
         mount = check_place(self.path, self.host, self.mounts, read_fstab())
         self._check_host()
         self._check_apart()
-        folder = Folder.open(self.path, check_mode, self.warnings, self.stack)
+        folder = Folder.open(self.path, self.differences.check_mode, self.warnings, self.stack)
         self._check_recorded_is_there(folder)
         folder.check_marks_possible(mount)
         folder = replace(folder, mark=self._mark(folder.fd))
@@ -100,26 +100,14 @@ class _Choosing:
             self.warnings.append(SYSTEM_DISK_WARNING)
 
         wanted = self._wanted(folder)
-        kept, empty = sort_former(self.known, self.lost, wanted, self.mounts, self.warnings)
+        unrecorded = find_unrecorded(self.claims, self.known, self.host, self.mounts)
+        kept, empty = sort_former(self.known, unrecorded, wanted, self.mounts, self.warnings)
         takeovers = self._takeovers(folder, kept)
         kept = [replace(location, host=self.host) if location.path in takeovers else location for location in kept]
         self._note(wanted, folder, kept, takeovers)
         for adoption in adoptions:
             self.differences.note(f"copy {adoption.name}", ADOPTED, adoption.state)
-        if not check_mode:
-            fd = folder.made(self.differences, self.stack)
-            for path, taken in takeovers.items():
-                take_over(taken, path, choice.adopt_from, self.host, self.differences)
-            if folder.mark is None:
-                claim(fd, KIND, self.path, wanted.identity, self.host)
-                self.differences.act(f"marked {self.path} as the data location of {self.host}")
-            make_parts(fd, self.path, self.differences)
-            for location in empty:
-                give_up(location, self.mounts, self.registry, self.differences)
-            for location in self.known.gone:
-                self.registry.remove(location.path)
-            self._record(wanted, fd, kept)
-            take_in(self.places, adoptions, fd, self.host, self.differences)
+        self._act(wanted, folder, kept, empty, takeovers, adoptions)
         holdings = self._holdings(wanted)
         self.warnings.extend(
             f"{path} has no mark of this host's copies; it is left alone" for path in holdings.strangers
@@ -143,11 +131,17 @@ class _Choosing:
             )
 
     def _check_apart(self) -> None:
-        own = [location.path for location in self.known.all]
-        claims = claims_of(self.places, self.registry, [self.path, *own], self.host)
-        claims.update({path: f"what is marked as a {mark.kind} of this host," for path, mark in self.lost.items()})
-        claims.update({path: "this host's data location" for path in own if path != self.path})
-        check_unclaimed(self.path, claims)
+        """Refuse a folder that overlaps anything else that is taken on this host."""
+        own = {location.path for location in self.known.all}
+        own.update(path for path, each in self.claims.items() if (path, each["kind"]) == (self.path, KIND))
+        others = {
+            **claims.of_stowage(self.places, self.claims),
+            **dict.fromkeys(own, "this host's data location"),
+        }
+        if self.path in own:
+            del others[self.path]  # it may be chosen again
+        taken = {**claims.of_layout(self.places), **claims.of_drives(self.places, self.host), **others}
+        claims.check_apart(f"path {self.path}", self.path, taken, self.mounts, "choose a folder apart from it")
 
     def _check_recorded_is_there(self, folder: Folder) -> None:
         if folder.fd is None and self.recorded is not None and self.recorded.path == self.path:
@@ -230,26 +224,69 @@ class _Choosing:
         for path in takeovers:
             note(f"copies in {path}", f"of {self.host}", f"of {self.choice.adopt_from}")
         folder.note_parts(self.differences)
-        note("claims found by their marks", sorted(self.lost), [])
+        if self.registry.is_lost():
+            note("claims found by their marks", sorted(self.claims), [])
         note("registered claim", True, mark is not None and self._is_registered(wanted))
         note("former", sorted(one.path for one in kept), sorted(one.path for one in self.known.former))
 
     def _is_registered(self, wanted: DataLocation) -> bool:
-        return self.registry.all().get(self.path) == {"kind": KIND, "name": self.path, "identity": wanted.identity}
+        claim = {"kind": KIND, "name": self.path, "identity": wanted.identity, "host": self.host}
+        return self.claims.get(self.path) == claim
 
-    def _record(self, wanted: DataLocation, fd: int, kept: Sequence[DataLocation]) -> None:
-        for path, mark in self.lost.items():
-            self.registry.add(path, mark)
-            self.differences.act(f"registered the {mark.kind} {path}, found by its mark")
+    def _act(
+        self,
+        wanted: DataLocation,
+        folder: Folder,
+        kept: Sequence[DataLocation],
+        empty: Sequence[DataLocation],
+        takeovers: Mapping[str, int],
+        adoptions: Sequence[Adoption],
+    ) -> None:
+        """Go from what is to what is wanted, or predict it: in check mode nothing is done and no folder made."""
+        do = self.differences.do
+        fds = [folder.fd] if folder.fd is not None else []
+
+        def inside(work: Callable[[int], object]) -> Callable[[], object]:
+            return lambda: work(fds[0])
+
+        if not fds:
+            do(f"make directory {self.path}", lambda: fds.append(folder.make(self.stack)))
+        for path, taken in takeovers.items():
+            old = self.choice.adopt_from
+            do(f"take {path} and its copies over from {old}", partial(take_over, taken, path, old, self.host))
+        if folder.mark is None:
+            mark = partial(claim, kind=KIND, name=self.path, identity=wanted.identity, host=self.host)
+            do(f"mark {self.path} as the data location of {self.host}", inside(mark))
+        for part in folder.missing_parts():
+            path = os.path.join(self.path, os.fsdecode(part))
+            do(f"make {path} root's alone", inside(partial(make_part, part)))
+        self._rebuild_registry(empty)
         if not self._is_registered(wanted):
-            own = read_mark(fd)
-            if own is None:
-                raise StowageError(f"{self.path}: its owner mark is gone again; is another program removing it?")
-            self.registry.add(self.path, replace(own, name=self.path))
+            do(f"register {self.path}", inside(partial(self._register, wanted)))
         # The former ones first: a run that is cut short in between must not forget where copies are.
         write_former(self.places, kept, self.differences)
-        if records.write(self.places.data_location_json, wanted.to_json()):
-            self.differences.act(f"recorded {self.path} in {self.places.data_location_json}")
+        data_locations.write(self.places.data_location_json, wanted.to_json(), self.differences)
+        for adoption in adoptions:
+            if adoption.state != ADOPTED:
+                do(f"take {adoption.name} in as a copy", inside(partial(take_in, adoption, self.host)))
+        if not self.differences.check_mode:
+            reserve(self.places, adoptions)
+
+    def _rebuild_registry(self, empty: Sequence[DataLocation]) -> None:
+        """Register what was found by its mark, and take out what is given up."""
+        do, registry = self.differences.do, self.registry
+        if registry.is_lost() and self.claims:
+            do("register what was found by its mark", partial(registry.rebuild, self.claims))
+        for location in empty:
+            do(f"give up {location.path}, and leave the folder", partial(give_up, location, self.mounts, registry))
+        for location in self.known.gone:
+            do(f"give up {location.path}, whose disk is gone", partial(registry.remove, location.path))
+
+    def _register(self, wanted: DataLocation, fd: int) -> None:
+        own = read_mark(fd)
+        if own is None:
+            raise StowageError(f"{self.path}: its owner mark is gone again; is another program removing it?")
+        self.registry.add(self.path, replace(own, name=self.path))
         recorded = self.recorded
         if recorded is not None and recorded.identity == wanted.identity and recorded.path != wanted.path:
             self.registry.remove(recorded.path)
@@ -262,7 +299,7 @@ class _Choosing:
         return data_locations.holdings([present], self.mounts)
 
 
-def clear(places: Places, host: str, forget: Sequence[str], differences: Differences, check_mode: bool) -> Outcome:
+def clear(places: Places, host: str, forget: Sequence[str], differences: Differences) -> Outcome:
     """Take this host's data location away; refused while the host holds, or may hold, any copy."""
     mounts = read_mounts(host)
     warnings: list[str] = []
@@ -277,15 +314,15 @@ def clear(places: Places, host: str, forget: Sequence[str], differences: Differe
         differences.note("path", None, known.present.path)
         differences.note("max_bytes", None, known.present.max_bytes)
     differences.note("former", [], sorted(location.path for location in known.former))
-    if not check_mode:
-        registry = Registry(places)
-        for location in known.all:
-            give_up(location, mounts, registry, differences)
-        for location in known.gone:
-            registry.remove(location.path)
-        if records.remove(places.data_location_json):
-            differences.act(f"removed {places.data_location_json}")
-        write_former(places, [], differences)
+    registry = Registry(places)
+    for location in known.all:
+        differences.do(f"give up {location.path}, and leave the folder", partial(give_up, location, mounts, registry))
+    for location in known.gone:
+        differences.do(f"give up {location.path}, whose disk is gone", partial(registry.remove, location.path))
+    if os.path.lexists(places.data_location_json):
+        path = places.data_location_json
+        differences.do(f"remove {path}", partial(records.remove, path))
+    write_former(places, [], differences)
     return Outcome(None, "", Holdings(), [], warnings)
 
 

@@ -64,17 +64,14 @@ class Folder:
         stack.callback(os.close, fd)
         return cls(path, parent, fd)
 
-    def made(self, differences: Differences, stack: contextlib.ExitStack) -> int:
-        """Return the folder, open until *stack* is left, which is made when it is not there."""
-        if self.fd is not None:
-            return self.fd
+    def make(self, stack: contextlib.ExitStack) -> int:
+        """Make the folder, and return it open until *stack* is left."""
         name = os.fsencode(os.path.basename(self.path))
         os.mkdir(name, 0o755, dir_fd=self.parent)
         fd = open_beneath(self.parent, name)
         stack.callback(os.close, fd)
         os.fchmod(fd, 0o755)
         os.fsync(self.parent)
-        differences.act(f"made the folder {self.path}")
         return fd
 
     def check_marks_possible(self, mount: Mount) -> None:
@@ -108,26 +105,29 @@ class Folder:
                     "look at it and move it away, or choose another folder",
                 )
 
+    def parts(self) -> dict[bytes, str]:
+        """Return owner and mode of each directory inside a data location, as they are."""
+        return {part: "absent" if self.fd is None else _state(self.fd, part) for part in _PARTS}
+
     def note_parts(self, differences: Differences) -> None:
-        for part in _PARTS:
-            state = "absent" if self.fd is None else _state(self.fd, part)
+        for part, state in self.parts().items():
             differences.note(os.path.join(self.path, os.fsdecode(part)), _PRIVATE, state)
 
-
-def make_parts(fd: int, path: str, differences: Differences) -> None:
-    """Make the directories inside a data location, for root alone; made now, because a full disk cannot make them."""
-    for part in _PARTS:
-        if _state(fd, part) == _PRIVATE:
-            continue
-        with contextlib.suppress(FileExistsError):  # it may be there with another owner or mode
-            os.mkdir(part, 0o700, dir_fd=fd)
-        with opened(fd, part) as inner:
-            os.fchown(inner, 0, 0)
-            os.fchmod(inner, 0o700)
-        differences.act(f"made {os.path.join(path, os.fsdecode(part))} root's alone")
+    def missing_parts(self) -> list[bytes]:
+        """Return the directories inside a data location that are not there or not root's alone, outermost first."""
+        return [part for part, state in self.parts().items() if state != _PRIVATE]
 
 
-def give_up(location: DataLocation, mounts: Sequence[Mount], registry: Registry, differences: Differences) -> None:
+def make_part(part: bytes, fd: int) -> None:
+    """Make a directory inside a data location, for root alone; made early, because a full disk cannot make it."""
+    with contextlib.suppress(FileExistsError):  # it may be there with another owner or mode
+        os.mkdir(part, 0o700, dir_fd=fd)
+    with opened(fd, part) as inner:
+        os.fchown(inner, 0, 0)
+        os.fchmod(inner, 0o700)
+
+
+def give_up(location: DataLocation, mounts: Sequence[Mount], registry: Registry) -> None:
     """Take the mark and the empty parts away; the folder itself stays."""
     fd = data_locations.open_verified(location, mounts)
     try:
@@ -143,7 +143,6 @@ def give_up(location: DataLocation, mounts: Sequence[Mount], registry: Registry,
     finally:
         os.close(fd)
     registry.remove(location.path)
-    differences.act(f"gave up {location.path}; the folder stays")
 
 
 def _state(fd: int, part: bytes) -> str:

@@ -1,22 +1,19 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a data location may be: on a disk of this host's own, apart from everything else, and out of others' reach."""
+"""Where a data location may be: on a disk of this host's own, and out of others' reach."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from . import data_locations, drive_records, filesystems, records
+from . import data_locations, filesystems
 from . import mounts as mount_table
-from .data_locations import KIND
 from .disks import Disks
 from .errors import Refusal
 from .mounts import Mount, unescaped
-from .owner import Registry
-from .paths import is_within, relation, resolve
-from .places import Places
+from .paths import is_within
 
 SHARED_RULE = "a data location must be on this machine's own disk — to use shared storage, make a shared drive instead"
 
@@ -73,38 +70,6 @@ def disk_under(mount: Mount, mounts: Sequence[Mount]) -> tuple[str, bool]:
         if filesystem.mount.device == mount.device:
             return filesystem.kind, filesystem.system_disk
     return "", False
-
-
-# -- Apart from everything else
-
-
-def check_unclaimed(path: str, claims: Mapping[str, str]) -> None:
-    """Refuse *path* when it overlaps any of *claims*, which names what is at each path."""
-    for other, what in sorted(claims.items()):
-        lies = relation(path, resolve(other))
-        if lies:
-            raise Refusal(f"path {path}", f"it {lies} {what} {other}", "choose a folder apart from it")
-
-
-def claims_of(places: Places, registry: Registry, own: Iterable[str], host: str) -> dict[str, str]:
-    """Return what a data location must lie apart from on this host, by path.
-
-    :param own: the paths of this host's data locations, which may be claimed by them already
-    """
-    claims = dict.fromkeys((places.etc, places.var, places.run), "Stowage's own")
-    layout = records.read(places.layout_json) or {}
-    for name, location in layout.get("locations", {}).items():
-        claims[location["path"]] = f"the storage layout's {name}"
-    if layout.get("volume_root"):
-        claims[layout["volume_root"]] = "the volume root"
-    for drive in drive_records.load_all(places):
-        for index, path in drive.sources_on(host):
-            claims[path] = f"source {index} of drive {drive.workspace}/{drive.name},"
-    mine = set(own)
-    for path, entry in registry.all().items():
-        if entry["kind"] != KIND or path not in mine:
-            claims[path] = f"the {entry['kind'].replace('-', ' ')}"
-    return claims
 
 
 # -- Out of others' reach

@@ -8,10 +8,12 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from . import mounts as mount_table
 from . import records
+from .differences import Differences
 from .drive_records import Found, Holdings
 from .errors import Refusal, StowageError
 from .mounts import FilesystemId, Mount
@@ -87,6 +89,12 @@ def load_former(places: Places) -> list[DataLocation]:
     """Return the data locations that this host had before and that may still hold copies."""
     path = places.former_locations_json
     return [_parsed(value, path) for value in (records.read(path) or {}).get("locations", [])]
+
+
+def write(path: str, value: Mapping[str, Any], differences: Differences) -> None:
+    """Write the record of a data location where it differs."""
+    if not records.is_current(path, records.dumps(value)):
+        differences.do(f"write {path}", partial(records.write, path, value))
 
 
 def _parsed(value: Mapping[str, Any], path: str) -> DataLocation:

@@ -8,17 +8,16 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from . import data_locations, records
+from . import data_locations
 from . import mounts as mount_table
 from .copies import names_in
-from .data_location_place import is_local
 from .data_locations import CONDEMNED, KIND, DataLocation, NotThere
 from .differences import Differences
 from .drive_records import Holdings
 from .mounts import Mount
-from .owner import Mark, Registry, find_marks
-from .paths import is_within
+from .owner import read_mark
 from .places import Places
 from .syscalls import DIRECTORY
 
@@ -61,37 +60,43 @@ def load_known(
     )
 
 
-def find_lost(places: Places, host: str, mounts: Sequence[Mount]) -> dict[str, Mark]:
-    """Return the marks of this host, by path, when their registry is lost: the system was installed anew."""
-    if not Registry(places).is_lost():
-        return {}
-    whole = [one for one in mounts if is_local(one) and os.path.isdir(one.point) and not _is_part(one, mounts)]
-    found: dict[tuple[str | None, int], tuple[str, Mark]] = {}
-    for path, mark in find_marks(whole).items():
-        if mark.host == host:
-            found.setdefault((mark.filesystem_uuid, mark.inode), (path, mark))
-    return dict(found.values())
+def find_unrecorded(
+    claims: Mapping[str, Mapping[str, Any]], known: Known, host: str, mounts: Sequence[Mount]
+) -> list[DataLocation]:
+    """Return the data locations among *claims* that are this host's, are there, and are in no record.
 
-
-def _is_part(mount: Mount, mounts: Sequence[Mount]) -> bool:
-    """Return whether *mount* shows only a part of what another mount shows: a bind mount, such as a worker's."""
-    return any(
-        other.device == mount.device and other.root != mount.root and is_within(mount.root, other.root)
-        for other in mounts
-    )
+    The system was installed anew, or a run was cut short.
+    """
+    recorded = {location.identity for location in (*known.all, *known.gone)}
+    found = []
+    for path, claim in claims.items():
+        if (claim["kind"], claim["host"]) == (KIND, host) and claim["identity"] not in recorded:
+            try:
+                fd = os.open(path, DIRECTORY)
+            except OSError:
+                continue  # its disk is not there; it stays registered
+            try:
+                mark = read_mark(fd)
+                if mark is not None and (mark.kind, mark.host, mark.identity) == (KIND, host, claim["identity"]):
+                    filesystem = mount_table.identify(fd, mounts)
+                    found.append(DataLocation(path, 0, host, filesystem, mark.identity, left=time.time()))
+            finally:
+                os.close(fd)
+    return found
 
 
 def sort_former(
-    known: Known, lost: Mapping[str, Mark], wanted: DataLocation, mounts: Sequence[Mount], warnings: list[str]
+    known: Known,
+    unrecorded: Sequence[DataLocation],
+    wanted: DataLocation,
+    mounts: Sequence[Mount],
+    warnings: list[str],
 ) -> tuple[list[DataLocation], list[DataLocation]]:
     """Return the locations that are former ones beside *wanted*: what may hold something, and what holds nothing.
 
-    :param lost: the marks of this host that no record names
+    :param unrecorded: what :func:`find_unrecorded` found
     """
-    former = {location.identity: location for location in known.former}
-    for path, mark in lost.items():
-        if mark.kind == KIND:
-            former.setdefault(mark.identity, _found(path, mark, mounts))
+    former = {location.identity: location for location in (*known.former, *unrecorded)}
     if known.present is not None:
         former.setdefault(known.present.identity, replace(known.present, left=time.time()))
     former.pop(wanted.identity, None)  # the present one: chosen again, or mounted in another place
@@ -115,15 +120,6 @@ def sort_former(
     return kept, empty
 
 
-def _found(path: str, mark: Mark, mounts: Sequence[Mount]) -> DataLocation:
-    """Return the data location of this host that was found by its mark alone."""
-    fd = os.open(path, DIRECTORY)
-    try:
-        return DataLocation(path, 0, mark.host, mount_table.identify(fd, mounts), mark.identity, left=time.time())
-    finally:
-        os.close(fd)
-
-
 def _may_hold(location: DataLocation, holdings: Holdings, mounts: Sequence[Mount]) -> bool:
     return bool(holdings.copies or holdings.strangers or holdings.unseen) or is_being_emptied(location, mounts)
 
@@ -141,9 +137,10 @@ def is_being_emptied(location: DataLocation, mounts: Sequence[Mount]) -> bool:
 
 
 def write_former(places: Places, former: Sequence[DataLocation], differences: Differences) -> None:
+    path = places.former_locations_json
     value = {"locations": [location.to_json() for location in former]}
-    if (former or os.path.exists(places.former_locations_json)) and records.write(places.former_locations_json, value):
-        differences.act(f"remembered {len(former)} former data locations in {places.former_locations_json}")
+    if former or os.path.exists(path):
+        data_locations.write(path, value, differences)
 
 
 def counted(number: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Callable
 
-from .errors import Refusal, quoted
+from .errors import Refusal, did_you_mean, quoted
 from .paths import check_path, is_within, overlap, relation
 
 
@@ -86,7 +86,8 @@ def resolve(root: str, overrides: Mapping[str, str | None], volume_root: str | N
     """
     unknown = sorted(set(overrides) - set(NAMES))
     if unknown:
-        raise Refusal(f"overrides: {unknown[0]}", "there is no such location", f"use one of {', '.join(NAMES)}")
+        remedy = did_you_mean(unknown[0], NAMES) or f"use one of {', '.join(NAMES)}"
+        raise Refusal(f"overrides: {unknown[0]}", "there is no such location", remedy)
     checked_root = check_path(root, "root")
     given = {name: check_path(path, name) for name, path in overrides.items() if path}
     locations: dict[str, str] = {}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from . import own_files
 from .accounts import group_name, owner_name
 from .errors import Refusal, StowageError
 from .layout import Layout
@@ -39,6 +40,15 @@ class Ownership:
 
     def to_json(self) -> dict[str, str]:
         return {"owner": self.owner, "group": self.group, "mode": f"{self.mode:04o}"}
+
+
+def parse_mode(text: str) -> int:
+    """Return the mode that locations are to have, or refuse it."""
+    mode = own_files.parse_mode(text, "mode")
+    if mode & 0o002 and not mode & 0o1000:
+        rule = f"{text} would let everybody replace the locations below the root"
+        raise Refusal("mode", rule, "take that permission away, or add the sticky bit")
+    return mode
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from . import records
 from .errors import Refusal, StowageError
 from .mounts import Mount, is_pseudo, is_shared
-from .paths import overlap
+from .paths import is_within
 from .places import Places
 from .syscalls import NO_DIRECTORY, filesystem_uuid, open_beneath
 
@@ -124,24 +124,33 @@ def _path_of(fd: int) -> str:
 
 
 def _entry(mark: Mark) -> dict[str, Any]:
-    return {"kind": mark.kind, "name": mark.name, "identity": mark.identity}
+    return {"kind": mark.kind, "name": mark.name, "identity": mark.identity, "host": mark.host}
 
 
 class Registry:
-    """Where this host's claims are. Change it under the host lock only."""
+    """Where this host's claims are: kind, name, identity and host by path. Change it under the host lock only."""
 
     def __init__(self, places: Places) -> None:
         self._path = places.claims_json
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Return kind, name and identity by path."""
+        """Return what is registered."""
         claims: dict[str, dict[str, Any]] = (records.read(self._path) or {}).get("claims", {})
         return claims
 
-    def overlapping(self, path: str, but: Iterable[str] = ()) -> list[str]:
-        """Return the claimed paths, except those in *but*, that are equal to *path*, inside it or around it."""
-        ignored = set(but)
-        return sorted(claimed for claimed in self.all() if claimed not in ignored and overlap(path, claimed))
+    def is_lost(self) -> bool:
+        """Return whether this host has no registry: nothing was ever claimed, or the system was installed anew."""
+        return records.read(self._path) is None
+
+    def claims(self, mounts: Sequence[Mount]) -> dict[str, dict[str, Any]]:
+        """Return what is registered or, when the registry is lost, what the marks on the host's own disks say."""
+        if not self.is_lost():
+            return self.all()
+        return {path: _entry(mark) for path, mark in find_marks(mounts).items()}
+
+    def rebuild(self, claims: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write a lost registry anew."""
+        records.write(self._path, {"claims": dict(claims)})
 
     def add(self, path: str, mark: Mark) -> None:
         claims = self.all()
@@ -153,25 +162,16 @@ class Registry:
         if claims.pop(path, None) is not None:
             records.write(self._path, {"claims": claims})
 
-    def is_lost(self) -> bool:
-        """Return whether this host has no registry: nothing was ever claimed, or the system was installed anew."""
-        return records.read(self._path) is None
-
-    def rebuild(self, mounts: Sequence[Mount]) -> None:
-        """Make the registry anew, from the marks on the local filesystems among *mounts*."""
-        claims = {path: _entry(mark) for path, mark in find_marks(mounts).items()}
-        records.write(self._path, {"claims": claims})
-
 
 def find_marks(mounts: Sequence[Mount], depth: int = 4) -> dict[str, Mark]:
     """Return every marked directory, by path, at most *depth* levels below where a local filesystem is mounted.
 
-    Marks inside a marked data location are not listed: copies are found from it. Nothing is followed, and no other
-    mount is entered.
+    Marks inside a marked data location are not listed: copies are found from it. Nothing is followed, no other mount
+    is entered, and a directory that is mounted in several places is found in one.
     """
     found: dict[str, Mark] = {}
     for mount in mounts:
-        if is_pseudo(mount.fstype) or is_shared(mount.fstype):
+        if is_pseudo(mount.fstype) or is_shared(mount.fstype) or _is_part(mount, mounts):
             continue
         try:
             fd = os.open(mount.point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -181,7 +181,16 @@ def find_marks(mounts: Sequence[Mount], depth: int = 4) -> dict[str, Mark]:
             _find_below(fd, mount.point.rstrip("/"), depth, found)
         finally:
             os.close(fd)
-    return found
+    once = {(mark.filesystem_uuid, mark.inode): path for path, mark in reversed(found.items())}
+    return {path: mark for path, mark in found.items() if once[mark.filesystem_uuid, mark.inode] == path}
+
+
+def _is_part(mount: Mount, mounts: Sequence[Mount]) -> bool:
+    """Return whether *mount* shows only a part of what another mount shows: a bind mount, such as a worker's."""
+    return any(
+        other.device == mount.device and other.root != mount.root and is_within(mount.root, other.root)
+        for other in mounts
+    )
 
 
 def _find_below(fd: int, path: str, depth: int, found: dict[str, Mark]) -> None:

@@ -65,17 +65,13 @@ options:
     type: str
     choices: [present, absent]
     default: present
+extends_documentation_fragment:
+  - stowage.host.attributes
 attributes:
   check_mode:
-    description: Predicts the changes and the diff of a run, also when the folder does not exist yet.
-    support: full
+    description: Predicts the changes, the diff and the actions of a run, also when the folder does not exist yet.
   diff_mode:
     description: Shows the path, the limit, the directories, the marks and the former data locations that differ.
-    support: full
-  platform:
-    description: Linux. Must be run as root.
-    support: full
-    platforms: linux
 notes:
   - The folder is never guessed. M(stowage.host.storage_facts) reports a host's disks, and which of them is recommended.
 seealso:
@@ -111,11 +107,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 actions:
-  description: What was done, one line each; in check mode nothing.
+  description: What was done, or in check mode would be done, one line each.
   returned: always
   type: list
   elements: str
-  sample: ["made the folder /mnt/nvme0/stowage"]
+  sample: ["make directory /mnt/nvme0/stowage"]
 folder:
   description: The data location with symbolic links resolved, or nothing when there is none.
   returned: success
@@ -182,8 +178,10 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     places = Places()
     with nullcontext() if module.check_mode else host_lock(places):
         if params["state"] == "absent":
-            outcome = clear(places, params["host_name"], params["forget"], differences, module.check_mode)
+            outcome = clear(places, params["host_name"], params["forget"], differences)
         else:
+            if not params["path"]:
+                raise Refusal("path", "is required unless state is absent", "name the folder")
             choice = Choice(
                 params["path"],
                 parse_quantity(params["max_bytes"], "max_bytes"),
@@ -192,7 +190,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
                 params["adopt_from"],
                 params["forget"],
             )
-            outcome = choose(places, choice, differences, module.check_mode)
+            outcome = choose(places, choice, differences)
     for warning in outcome.warnings:
         module.warn(warning)
     location = outcome.location
@@ -206,10 +204,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec=ARGUMENT_SPEC, required_if=[("state", "present", ["path"])], supports_check_mode=True
-    )
-    run(module, make)
+    run(AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True), make)
 
 
 if __name__ == "__main__":

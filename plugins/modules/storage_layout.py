@@ -94,17 +94,15 @@ options:
     type: list
     elements: str
     default: []
+extends_documentation_fragment:
+  - stowage.host.attributes
 attributes:
   check_mode:
-    description: Predicts the changes and the diff of a run, also when the owner and the users do not exist yet.
-    support: full
+    description: Predicts the changes, the diff and the actions of a run, also before the owner and the users are made.
   diff_mode:
-    description: Shows the directories, locations and environment that differ.
-    support: full
+    description: Shows the directories, locations, filesystems and lines of the environment file that differ.
   platform:
-    description: Linux with systemd.
-    support: full
-    platforms: linux
+    description: Linux with systemd. Must be run as root.
 notes:
   - Hosts that share runs must agree on the layout. The filter P(stowage.host.layout_disagreements#filter) finds those
     that do not.
@@ -192,49 +190,20 @@ restarted:
   sample: ["tuneplane-worker.service"]
 """
 
-import os
-import re
-import stat
-from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.parsing.convert_bool import boolean
 
-from ansible_collections.stowage.host.plugins.module_utils import (
-    accounts,
-    environment_file,
-    layout_directories,
-    mounts,
-    own_files,
-    records,
-)
-from ansible_collections.stowage.host.plugins.module_utils.access_check import check_users
+from ansible_collections.stowage.host.plugins.module_utils import layout_overrides
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
-from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
-from ansible_collections.stowage.host.plugins.module_utils.layout import (
-    NAMES,
-    Layout,
-    check_apart,
-    check_prefix,
-    moved,
-    resolve,
-)
-from ansible_collections.stowage.host.plugins.module_utils.layout_directories import Wanted
-from ansible_collections.stowage.host.plugins.module_utils.layout_places import (
-    MountRule,
-    Place,
-    check_same_filesystem,
-    find_all,
-)
+from ansible_collections.stowage.host.plugins.module_utils.layout import check_apart, resolve
+from ansible_collections.stowage.host.plugins.module_utils.layout_change import Request, lay_out
+from ansible_collections.stowage.host.plugins.module_utils.layout_places import MountRule
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
-from ansible_collections.stowage.host.plugins.module_utils.mounts import FilesystemId
-from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
-from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Systemctl, unit_name
+from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Systemctl
 
 ARGUMENT_SPEC = {
     "root": {"type": "str", "required": True},
@@ -253,242 +222,28 @@ ARGUMENT_SPEC = {
 }
 
 
-def expect(module: AnsibleModule, name: str, rule: str) -> None:
-    """Refuse what must be there before; in check mode an earlier task may have been going to make it."""
-    if not module.check_mode:
-        raise Refusal(name, rule, "make it first")
-    module.warn(f"{name}: {rule}; taken to be made before a run")
+_OF_PATHS = ("root", "overrides", "volume_root", "require_mount", "mount_point")
 
 
-def overrides_of(module: AnsibleModule) -> tuple[dict[str, str | None], dict[str, MountRule]]:
-    """Return the paths and the mount rules of the overrides, by name."""
-    paths: dict[str, str | None] = {}
-    rules: dict[str, MountRule] = {}
-    for name, value in module.params["overrides"].items():
-        given = value if isinstance(value, dict) else {"path": value}
-        path, required, point = (given.get(key) for key in ("path", "require_mount", "mount_point"))
-        if set(given) - {"path", "require_mount", "mount_point"} or not isinstance(path or "", str):
-            raise Refusal(name, "its override must be a path, or a dictionary of path, require_mount and mount_point")
-        if not path and (required or point):
-            raise Refusal(name, "its override has a rule for its mount and no path", "give it a path")
-        paths[name] = path
-        try:
-            rules[name] = MountRule.of(name, boolean(required or False), point)
-        except TypeError:
-            raise Refusal(name, f"require_mount cannot be {required!r}", "give true or false") from None
-    return paths, rules
-
-
-def wanted_of(module: AnsibleModule) -> Wanted:
-    """Return who is to own the directories that are ours to make."""
-    owner, group, mode = (module.params[name] for name in ("owner", "group", "mode"))
-    uid = None if owner is None else accounts.find_owner(owner)
-    gid = None if group is None else accounts.find_group(group)
-    if owner is not None and uid is None:
-        expect(module, "owner", f"there is no user {owner!r} on this host")
-    if group is not None and gid is None:
-        expect(module, "group", f"there is no group {group!r} on this host")
-    return Wanted(
-        owner if uid is None else accounts.owner_name(uid),
-        group if gid is None else accounts.group_name(gid),
-        None if mode is None else mode_of(mode),
-        uid,
-        gid,
-    )
-
-
-def mode_of(text: str) -> int:
-    if not re.fullmatch(r"0[0-7]{3,4}", text):
-        raise Refusal("mode", f"{text!r} must be an octal number that begins with 0", 'write it in quotes, like "0755"')
-    mode = int(text, 8)
-    if mode & 0o002 and not mode & 0o1000:
-        rule = f"{text} would let everybody replace the locations below the root"
-        raise Refusal("mode", rule, "take that permission away, or add the sticky bit")
-    return mode
-
-
-def users_of(module: AnsibleModule) -> list[accounts.User]:
-    users = []
-    for name in module.params["users"]:
-        user = accounts.find_user(name)
-        if user is None:
-            expect(module, "users", f"there is no user {name!r} on this host")
-        else:
-            users.append(user)
-    return users
-
-
-def units_of(module: AnsibleModule, systemctl: Systemctl) -> dict[str, bool]:
-    """Return the units to restart and whether each is active; refuse one that does not exist."""
-    units = systemctl.show([unit_name(name) for name in module.params["restart"]], ["ActiveState"])
-    for name, properties in units.items():
-        if properties["LoadState"] == "not-found":
-            expect(module, "restart", f"there is no unit {name} on this host")
-    return {name: unit["ActiveState"] not in ("inactive", "failed", "deactivating") for name, unit in units.items()}
-
-
-class Restarts:
-    """The units that wait for a restart, kept until each is done or a reboot has started them anew."""
-
-    def __init__(self, host: Places, environment_path: str) -> None:
-        self._path = os.path.join(host.run, "restarts.json")
-        self._environment_path = environment_path
-        self._all = records.read(self._path) or {}
-
-    def due(self, units: Mapping[str, bool], changed: bool) -> list[str]:
-        """Return those of *units* that read what has changed now, or in a run that failed before it restarted them."""
-        left = self._all.get(self._environment_path, [])
-        return [unit for unit, active in units.items() if (changed and active) or unit in left]
-
-    def keep(self, units: list[str]) -> None:
-        rest = {path: waiting for path, waiting in self._all.items() if path != self._environment_path}
-        if units:
-            rest[self._environment_path] = units
-        if rest:
-            records.write(self._path, rest)
-        else:
-            records.remove(self._path)
-
-
-def former_layout(path: str) -> dict[str, Any]:
-    """Return the recorded layout, or an empty one."""
-    record = records.read(path)
-    if record is None:
-        return {"root": None, "volume_root": None, "environment_prefix": None, "locations": {}}
-    try:
-        for location in record["locations"].values():
-            FilesystemId.from_json(location["filesystem"])
-            location["path"] + location["mount_point"]
-        record["root"], record["volume_root"], record["environment_prefix"]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise StowageError(f"{path}: is not a layout ({error!r}); move it away and roll out again") from error
-    return record
-
-
-def paths_of(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the paths of a recorded layout by name."""
-    paths = {name: location["path"] for name, location in record["locations"].items()}
-    return {**paths, **{name: record[name] for name in ("root", "volume_root") if record[name] is not None}}
-
-
-def record_of(
-    layout: Layout,
-    places: Mapping[str, Place],
-    rules: Mapping[str, MountRule],
-    prefix: str,
-    former: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the layout as it is recorded. A disk whose device got another name at a boot stays the one recorded."""
-    locations = {}
-    for name in NAMES:
-        filesystem = places[name].filesystem
-        if name in former["locations"]:
-            recorded = FilesystemId.from_json(former["locations"][name]["filesystem"])
-            filesystem = recorded if recorded.matches(filesystem) else filesystem
-        locations[name] = {
-            "path": places[name].path,
-            "override": name in layout.overridden,
-            "require_mount": rules[name].required,
-            "mount_point": places[name].mount.point,
-            "filesystem": filesystem.to_json(),
-        }
-    return {
-        "root": layout.root,
-        "volume_root": layout.volume_root,
-        "environment_prefix": prefix,
-        "locations": locations,
-    }
-
-
-def body(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
-    overrides, rules = overrides_of(module)
-    layout = resolve(module.params["root"], overrides, module.params["volume_root"])
+def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
+    params = module.params
+    overrides, rules = layout_overrides.parse(params["overrides"])
+    layout = resolve(params["root"], overrides, params["volume_root"])
     check_apart(layout)
-    rules["root"] = MountRule.of("root", module.params["require_mount"], module.params["mount_point"])
-    for name in layout.defaults:
-        rules[name] = rules[layout.parent(name)]
-    for name in layout.overridden:
-        rules.setdefault(name, MountRule())
+    root_rule = MountRule.of("root", params["require_mount"], params["mount_point"])
+    rules = layout_overrides.for_all(layout, root_rule, rules)
+    request = Request(**{name: value for name, value in params.items() if name not in _OF_PATHS})
+    systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
     host = Places()
     with nullcontext() if module.check_mode else host_lock(host):
-        return lay_out(module, differences, host, layout, rules)
-
-
-def lay_out(
-    module: AnsibleModule, differences: Differences, host: Places, layout: Layout, rules: Mapping[str, MountRule]
-) -> Mapping[str, Any]:
-    """Compare and refuse first, then change what differs."""
-    prefix = check_prefix(module.params["environment_prefix"])
-    environment_path = check_path(module.params["environment_file"], "environment_file")
-    wanted, users = wanted_of(module), users_of(module)
-    systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
-    units = units_of(module, systemctl)
-    former = former_layout(host.layout_json)
-    places = find_all(layout, mounts.read())
-    for name in ("root", *NAMES):
-        rules[name].check(name, places[name])
-        if name in former["locations"] and not module.params["accept_new_filesystem"]:
-            check_same_filesystem(name, places[name], former["locations"][name])
-
-    changing = [one for one in layout_directories.directories(layout, places, wanted) if one.differs]
-    for directory in changing:
-        now = None if directory.present is None else directory.present.to_json()
-        differences.note(f"directory {directory.path}", directory.wanted.to_json(), now)
-    check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
-    record = record_of(layout, places, rules, prefix, former)
-    note_record(differences, record, former)
-    environment = environment_file.render(layout.settings(prefix))
-    environment_differs = note_environment(differences, environment_path, environment)
-    restarts = Restarts(host, environment_path)
-    due = restarts.due(units, environment_differs)
-    differences.note("restarted", due, [])
-    for sentence in moved(layout, paths_of(former)):
-        module.warn(sentence)
-
-    def do(action: str, work: Callable[[], object]) -> None:
-        if not module.check_mode:
-            work()
-        differences.act(action)
-
-    for directory in changing:
-        verb = "make" if directory.present is None else "set owner and mode of"
-        do(f"{verb} directory {directory.path}", partial(layout_directories.make, directory.path, directory.wanted))
-    if changing and not module.check_mode:
-        check_users(users, find_all(layout, mounts.read()), wanted)
-    if record != former:
-        do(f"write {host.layout_json}", partial(records.write, host.layout_json, record))
-    if environment_differs:
-        if not module.check_mode:
-            restarts.keep(due)
-        do(f"write {environment_path}", partial(records.write_bytes, environment_path, environment))
-    for number, unit in enumerate(due, 1):
-        do(f"restart {unit}", partial(systemctl.restart, unit))
-        if not module.check_mode:
-            restarts.keep(due[number:])
-    return {**record, "settings": layout.settings(), "restarted": due}
-
-
-def note_record(differences: Differences, record: Mapping[str, Any], former: Mapping[str, Any]) -> None:
-    """Note how the layout differs from the recorded one."""
-    for key in ("root", "volume_root", "environment_prefix"):
-        differences.note(key, record[key], former[key])
-    for name in NAMES:
-        differences.note(f"location {name}", record["locations"][name], former["locations"].get(name))
-
-
-def note_environment(differences: Differences, path: str, wanted: bytes) -> bool:
-    """Note how the environment file differs, and return whether it does; refuse one that is not ours."""
-    now = own_files.read(path, environment_file.is_ours, "environment_file")
-    text = None if now is None else now.decode("utf-8", "replace")
-    differs = differences.note(f"environment {path}", wanted.decode("utf-8"), text)
-    if now is not None:
-        mode = f"{stat.S_IMODE(os.stat(path).st_mode):04o}"
-        differs = differences.note(f"mode of {path}", "0644", mode) or differs
-    return differs
+        outcome = lay_out(host, layout, rules, request, systemctl, differences)
+    for warning in outcome.warnings:
+        module.warn(warning)
+    return {**outcome.record, "settings": layout.settings(), "restarted": outcome.restarted}
 
 
 def main() -> None:
-    run(AnsibleModule(ARGUMENT_SPEC, supports_check_mode=True), body)
+    run(AnsibleModule(ARGUMENT_SPEC, supports_check_mode=True), make)
 
 
 if __name__ == "__main__":

@@ -38,13 +38,11 @@ class Host:
 
     def choose(self, path: Path | str, **choice: Any) -> Outcome:
         wanted = Choice(**{"path": str(path), "max_bytes": 0, "host": self.name, **choice})
-        return self._cycle(
-            lambda differences, check: data_location_change.choose(self.places, wanted, differences, check)
-        )
+        return self._cycle(lambda differences, _check: data_location_change.choose(self.places, wanted, differences))
 
     def clear(self, *forget: str) -> Outcome:
         return self._cycle(
-            lambda differences, check: data_location_change.clear(self.places, self.name, forget, differences, check)
+            lambda differences, _check: data_location_change.clear(self.places, self.name, forget, differences)
         )
 
     def declare(self, *drives: dict[str, Any], workspace: str = "vision", manager: str = "") -> drives_host.Outcome:
@@ -56,11 +54,11 @@ class Host:
     def _cycle(self, operation: Callable[[Differences, bool], Any]) -> Any:
         runs = []
         for check_mode in (True, False, False, True):
-            differences = Differences()
+            differences = Differences(check_mode)
             runs.append((operation(differences, check_mode), differences))
         (_outcome, predicted), (outcome, done), (again, repeated), (_again, last) = runs
         assert predicted.diff() == done.diff()
-        assert not predicted.actions
+        assert predicted.actions == done.actions
         assert not repeated.changed, repeated.diff()
         assert not repeated.actions
         assert not last.changed
@@ -142,17 +140,17 @@ def test_the_folder_is_created_marked_and_root_alone_s(host: Host, disk: Path, f
         "identity": found.identity,
     }
     assert Registry(host.places).all() == {
-        str(path): {"kind": "data-location", "name": str(path), "identity": found.identity}
+        str(path): {"kind": "data-location", "name": str(path), "identity": found.identity, "host": "gpu-01"}
     }
     assert outcome.location == host.location
-    assert host.actions[0] == f"made the folder {path}"
+    assert host.actions[0] == f"make directory {path}"
 
 
 def test_another_limit_changes_the_record_only(host: Host, disk: Path) -> None:
     before = host.choose(disk / "stowage").location
     host.choose(disk / "stowage", max_bytes=GIB)
     assert host.location == replace(before, max_bytes=GIB)
-    assert host.actions == [f"recorded {disk}/stowage in {host.places.data_location_json}"]
+    assert host.actions == [f"write {host.places.data_location_json}"]
 
 
 def test_symlinks_are_resolved(host: Host, disk: Path) -> None:
@@ -169,10 +167,10 @@ def test_a_folder_with_other_things_in_it_is_accepted(host: Host, disk: Path) ->
 
 def test_the_missing_parent_is_predicted_in_check_mode_and_refused_in_a_run(host: Host, disk: Path) -> None:
     choice = Choice(str(disk / "a/b/stowage"), 0, "gpu-01")
-    outcome = data_location_change.choose(host.places, choice, Differences(), True)
+    outcome = data_location_change.choose(host.places, choice, Differences(check_mode=True))
     assert outcome.warnings[0] == f"path {disk}/a/b/stowage: {disk}/a/b does not exist; taken to be made before a run"
     with pytest.raises(Refusal, match="/a does not exist, and only the last folder is created; mount the disk that"):
-        data_location_change.choose(host.places, choice, Differences(), False)
+        data_location_change.choose(host.places, choice, Differences())
     assert not (disk / "a").exists()
 
 
@@ -342,13 +340,18 @@ def test_claims_are_found_again_by_their_marks_after_a_reinstall(host: Host, dis
     (disk / "bound").mkdir()
     subprocess.run(["mount", "--bind", copy, disk / "bound"], check=True)
     fresh = Host(Places.under(str(tmp_path / "reinstalled")), host.name)
-    with pytest.raises(Refusal, match="it is inside what is marked as a tier of this host,"):
+    with pytest.raises(Refusal, match="it is inside the tier"):
         fresh.choose(disk / "tier/x")
     outcome = fresh.choose(disk / "two")
     assert [(location.path, location.identity) for location in outcome.former] == [(f"{disk}/one", identity)]
     ours = {path: entry["kind"] for path, entry in Registry(fresh.places).all().items() if path.startswith(str(disk))}
-    assert ours == {f"{disk}/one": "data-location", f"{disk}/two": "data-location", f"{disk}/tier": "tier"}
-    assert [orphan.path for orphan in fresh.declare(placed("hf-cache")).orphans] == [str(copy)]
+    assert ours == {
+        f"{disk}/one": "data-location",
+        f"{disk}/two": "data-location",
+        f"{disk}/tier": "tier",
+        f"{disk}/other": "tier",  # another host's, whose disk is here: nothing may be laid over it either
+    }
+    assert [orphan.path for orphan in fresh.declare(placed("other")).orphans] == [str(copy)]
 
 
 def test_a_clone_of_the_disk_is_refused(host: Host, small_disk: Any) -> None:
@@ -413,7 +416,7 @@ def test_a_renamed_host_keeps_its_copies(host: Host, disk: Path) -> None:
 def test_taking_over_that_was_cut_short_goes_on(host: Host, disk: Path) -> None:
     host.choose(disk / "stowage")
     fd = os.open(disk / "stowage", os.O_RDONLY)
-    adoption.take_over(fd, str(disk / "stowage"), "gpu-01", "gpu-09", Differences())
+    adoption.take_over(fd, str(disk / "stowage"), "gpu-01", "gpu-09")
     os.close(fd)
     host.name = "gpu-09"
     host.choose(disk / "stowage", adopt_from="gpu-01")
@@ -452,7 +455,7 @@ def test_a_former_location_is_forgotten_once_it_is_empty(host: Host, disk: Path)
     host.choose(disk / "two")
     shutil.rmtree(copy)
     assert not host.choose(disk / "two").former
-    assert host.actions[0] == f"gave up {disk}/one; the folder stays"
+    assert host.actions[0] == f"give up {disk}/one, and leave the folder"
     host.clear()
 
 

@@ -107,25 +107,37 @@ def test_marks_are_found_again(disk: Path) -> None:
 
 def test_the_registry(tmp_path: Path, disk: Path) -> None:
     registry = owner.Registry(Places.under(str(tmp_path)))
-    mark = claim(disk)
-    registry.add("/mnt/nvme0/stowage", mark)
-    assert registry.overlapping("/mnt/nvme0/stowage/drives") == ["/mnt/nvme0/stowage"]
-    assert registry.overlapping("/mnt/nvme0") == ["/mnt/nvme0/stowage"]
-    assert registry.overlapping("/mnt/nvme0/stowage2") == []
-    assert registry.overlapping("/mnt/nvme0/stowage", but=["/mnt/nvme0/stowage"]) == []
+    registry.add("/mnt/nvme0/stowage", claim(disk))
+    assert list(registry.all()) == list(registry.claims([])) == ["/mnt/nvme0/stowage"]
     registry.remove("/mnt/nvme0/stowage")
     assert registry.all() == {}
 
 
-def test_a_lost_registry_is_rebuilt_from_the_marks(tmp_path: Path, fstype: str, small_disk: Callable[..., Any]) -> None:
+def test_a_lost_registry_is_read_from_the_marks(tmp_path: Path, fstype: str, small_disk: Callable[..., Any]) -> None:
     disk = small_disk(fstype, SIZES[fstype])
     (disk.path / "stowage").mkdir()
     claim(disk.path / "stowage")
     registry = owner.Registry(Places.under(str(tmp_path)))
+    table = [mount for mount in mounts.read() if mount.point == str(disk.path)]
+    marked = {"kind": "copy", "name": "ml.hf-cache", "identity": "one", "host": "gpu-01"}
     assert registry.is_lost()
-    registry.rebuild([mount for mount in mounts.read() if mount.point == str(disk.path)])
+    assert registry.all() == {}
+    assert registry.claims(table) == {str(disk.path / "stowage"): marked}
+    registry.rebuild(registry.claims(table))
     assert not registry.is_lost()
-    assert registry.all() == {str(disk.path / "stowage"): {"kind": "copy", "name": "ml.hf-cache", "identity": "one"}}
+    assert registry.all() == {str(disk.path / "stowage"): marked}
+
+
+def test_what_is_mounted_twice_is_found_once(disk: Path, small_disk: Callable[..., Any]) -> None:
+    small = small_disk("ext4", SIZES["ext4"])
+    (small.path / "stowage").mkdir()
+    claim(small.path / "stowage")
+    for name, source in (("whole", small.path), ("part", small.path / "stowage")):
+        (disk / name).mkdir()
+        subprocess.run(["mount", "--bind", str(source), str(disk / name)], check=True)
+    device = mounts.of_path(str(small.path), mounts.read()).device
+    found = owner.find_marks([mount for mount in mounts.read() if mount.device == device])
+    assert list(found) == [str(small.path / "stowage")]
 
 
 def test_opening_beneath_follows_nothing_and_leaves_no_mount(disk: Path) -> None:

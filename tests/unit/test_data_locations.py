@@ -10,19 +10,16 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_locations, drive_records, records
+from stowage_core import data_locations, records
 from stowage_core.adoption import adopt_names
 from stowage_core.data_location_place import (
     check_components,
     check_place,
-    check_unclaimed,
-    claims_of,
     unmounted_points,
 )
 from stowage_core.data_locations import DataLocation, NotThere, check_reported
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.mounts import FilesystemId, Mount
-from stowage_core.owner import Registry
 from stowage_core.places import Places
 
 
@@ -107,54 +104,6 @@ def test_mount_points_that_wait_for_their_disk(fstab: str, expected: list[str]) 
 
 def test_escaped_mount_points_are_understood() -> None:
     assert unmounted_points("/mnt/a b/x", r"/dev/sdb /mnt/a\040b xfs", MOUNTS) == ["/mnt/a b"]
-
-
-@pytest.mark.parametrize(
-    ("claims", "message"),
-    [
-        ({"/srv/runs": "the storage layout's runs"}, "it is inside the storage layout's runs /srv/runs"),
-        ({"/srv/runs/x/y": "the tier"}, "it contains the tier /srv/runs/x/y"),
-        ({"/srv/runs/x": "the volume root"}, "it is the volume root /srv/runs/x"),
-    ],
-)
-def test_claims_that_overlap(claims: dict[str, str], message: str) -> None:
-    with pytest.raises(Refusal) as refused:
-        check_unclaimed("/srv/runs/x", {"/srv/other": "the tier", **claims})
-    assert str(refused.value) == f"path /srv/runs/x: {message}; choose a folder apart from it"
-
-
-def test_what_a_data_location_must_lie_apart_from(tmp_path: Path) -> None:
-    places = Places.under(str(tmp_path))
-    records.write(
-        places.layout_json, {"locations": {"runs": {"path": "/srv/stowage/runs"}}, "volume_root": "/srv/volumes"}
-    )
-    sources = [
-        {"node_scope": "", "node": "gpu-01", "path": "/srv/here", "eligible_nodes": []},
-        {"node_scope": "", "node": "gpu-02", "path": "/srv/there", "eligible_nodes": []},
-        {"node_scope": "local-any", "node": "", "path": "/scratch", "eligible_nodes": ["gpu-01"]},
-        {"node_scope": "local-any", "node": "", "path": "/scratch-of-others", "eligible_nodes": ["gpu-02"]},
-    ]
-    drive = drive_records.Drive("vision", {"name": "a", "labels": {}}, {"sources": sources}, "i")
-    records.write(drive_records.record_path(places, "vision"), drive_records.as_record("vision", "gpu-01", [drive]))
-    records.write(
-        places.claims_json,
-        {
-            "claims": {
-                "/tier": {"kind": "tier", "name": "kv", "identity": "t"},
-                "/mine": {"kind": "data-location", "name": "/mine", "identity": "d"},
-            }
-        },
-    )
-    assert claims_of(places, Registry(places), ["/mine", "/tier"], "gpu-01") == {
-        places.etc: "Stowage's own",
-        places.var: "Stowage's own",
-        places.run: "Stowage's own",
-        "/srv/stowage/runs": "the storage layout's runs",
-        "/srv/volumes": "the volume root",
-        "/srv/here": "source 0 of drive vision/a,",
-        "/scratch": "source 2 of drive vision/a,",
-        "/tier": "the tier",
-    }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The overrides of a storage layout as they are given: paths, and rules for the mounts under them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+
+from .errors import Refusal, did_you_mean
+from .layout import Layout
+from .layout_places import MountRule
+
+_FIELDS = ("path", "require_mount", "mount_point")
+_EITHER = "must be a path, or a dictionary of path, require_mount and mount_point"
+
+
+def parse(overrides: Mapping[str, Any]) -> tuple[dict[str, str | None], dict[str, MountRule]]:
+    """Return the paths and the mount rules of *overrides*, by name."""
+    paths: dict[str, str | None] = {}
+    rules: dict[str, MountRule] = {}
+    for name, value in overrides.items():
+        label = f"overrides: {name}"
+        given = value if isinstance(value, Mapping) else {"path": value}
+        for field in given:
+            if field not in _FIELDS:
+                remedy = did_you_mean(str(field), _FIELDS) or f"use {', '.join(_FIELDS[:-1])} or {_FIELDS[-1]}"
+                raise Refusal(f"{label}.{field}", "there is no such field", remedy)
+        path, required, point = (given.get(field) for field in _FIELDS)
+        if not isinstance(path or "", str):
+            raise Refusal(label, _EITHER)
+        if not path and (required or point):
+            raise Refusal(label, "it has a rule for its mount and no path", "give it a path")
+        paths[name] = path
+        try:
+            rules[name] = MountRule.of(label, boolean(required or False), point)
+        except TypeError:
+            raise Refusal(f"{label}.require_mount", f"cannot be {required!r}", "give true or false") from None
+    return paths, rules
+
+
+def for_all(layout: Layout, root: MountRule, overrides: Mapping[str, MountRule]) -> dict[str, MountRule]:
+    """Return the rule of every path of *layout*: a default has that of its parent."""
+    rules = {"root": root, **overrides}
+    for name in layout.locations:
+        if name not in layout.overridden:
+            rules[name] = rules[layout.parent(name)]
+    return rules

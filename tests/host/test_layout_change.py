@@ -1,0 +1,138 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Laying out a host's storage: predicted and done alike, and apart from everything that is taken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowage_core import data_location_change, layout_overrides, records
+from stowage_core.data_location_change import Choice
+from stowage_core.differences import Differences
+from stowage_core.errors import Refusal
+from stowage_core.layout import resolve
+from stowage_core.layout_change import Outcome, Request, lay_out
+from stowage_core.layout_places import MountRule
+from stowage_core.owner import Registry, claim
+from stowage_core.places import Places
+from stowage_core.systemd_units import Systemctl
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    places = Places.under(str(tmp_path))
+    records.write(places.claims_json, {"claims": {}})  # not lost: otherwise all disks are searched for marks
+    return places
+
+
+def laid_out(places: Places, root: Path, differences: Differences, **overrides: str) -> Outcome:
+    layout = resolve(str(root), overrides)
+    rules = layout_overrides.for_all(layout, MountRule(), {name: MountRule() for name in overrides})
+    request = Request(environment_file=places.environment)
+    return lay_out(places, layout, rules, request, Systemctl("systemctl", lambda _words: (0, "", "")), differences)
+
+
+def choose(places: Places, path: Path) -> None:
+    data_location_change.choose(places, Choice(str(path), 0, "gpu-01"), Differences())
+
+
+def test_a_run_does_what_was_predicted(places: Places, disk: Path) -> None:
+    runs = [Differences(check_mode) for check_mode in (True, False, False)]
+    for differences in runs:
+        laid_out(places, disk / "stowage", differences)
+    predicted, done, again = runs
+    assert predicted.diff() == done.diff() and predicted.actions == done.actions
+    assert done.actions[0] == f"make directory {disk}/stowage"
+    assert done.actions[-2:] == [f"write {places.layout_json}", f"write {places.environment}"]
+    lines = done.diff()["after"][f"environment {places.environment}"]
+    assert f"STOWAGE_RUNS_ROOT={disk}/stowage/runs" in lines
+    assert not again.changed and not again.actions
+
+
+@pytest.mark.parametrize(
+    ("root", "lies"),
+    [("data", "is"), ("data/drives", "is inside"), ("data/drives/ml.hf-cache", "is inside"), ("alias/x", "is inside")],
+)
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_no_root_over_a_data_location(places: Places, disk: Path, root: str, lies: str, check_mode: bool) -> None:
+    choose(places, disk / "data")
+    (disk / "alias").symlink_to("data/drives")
+    before = sorted(disk.rglob("*"))
+    with pytest.raises(Refusal) as refusal:
+        laid_out(places, disk / root, Differences(check_mode))
+    told = f"root: {disk}/{root} {lies} the data location {disk}/data; choose a directory apart from it"
+    assert str(refusal.value) == told
+    assert sorted(disk.rglob("*")) == before and not os.path.exists(places.layout_json)
+
+
+def test_no_location_over_a_data_location(places: Places, disk: Path) -> None:
+    (disk / "above").mkdir()
+    choose(places, disk / "above/data")
+    for name in ("drives", "."):
+        with pytest.raises(Refusal, match=f"^runs: {disk}/above/data.* the data location {disk}/above/data; choose"):
+            laid_out(places, disk / "stowage", Differences(), runs=os.path.normpath(disk / "above/data" / name))
+    with pytest.raises(Refusal, match=f"^runs: {disk}/above contains the data location {disk}/above/data; choose"):
+        laid_out(places, disk / "stowage", Differences(), runs=str(disk / "above"))
+
+
+def test_a_root_may_be_around_a_data_location(places: Places, disk: Path) -> None:
+    choose(places, disk / "data")
+    assert laid_out(places, disk, Differences()).record["root"] == str(disk)
+
+
+@pytest.mark.parametrize("part", ["etc", "var", "run"])
+def test_stowages_own_directories_are_taken(places: Places, part: str) -> None:
+    own = Path(getattr(places, part))
+    with pytest.raises(Refusal, match=f"is inside Stowage's own directory {own}"):
+        laid_out(places, own / "x", Differences())
+
+
+def test_former_data_locations_and_tiers_are_taken(places: Places, disk: Path) -> None:
+    choose(places, disk / "one")
+    (disk / "one/drives/unknown").mkdir()
+    choose(places, disk / "two")
+    (disk / "tier").mkdir()
+    fd = os.open(disk / "tier", os.O_RDONLY)
+    Registry(places).add(f"{disk}/tier", claim(fd, "tier", "kv", "t", "gpu-01"))
+    os.close(fd)
+    with pytest.raises(Refusal, match="is inside the former data location"):
+        laid_out(places, disk / "one/x", Differences())
+    with pytest.raises(Refusal, match="is the tier"):
+        laid_out(places, disk / "tier", Differences())
+
+
+def test_a_lost_registry_is_rebuilt_before_anything_is_decided(
+    places: Places, tmp_path: Path, small_disk: Callable[..., Any]
+) -> None:
+    disk = small_disk("ext4").path
+    choose(places, disk / "data")
+    fresh = Places.under(str(tmp_path / "reinstalled"))
+    for check_mode in (True, False):
+        with pytest.raises(Refusal, match=f"^root: {disk}/data/drives is inside the data location {disk}/data; choose"):
+            laid_out(fresh, disk / "data/drives", Differences(check_mode))
+        assert Registry(fresh).is_lost()
+    runs = [Differences(check_mode) for check_mode in (True, False, False)]
+    for differences in runs:
+        laid_out(fresh, disk / "stowage", differences)
+    predicted, done, again = runs
+    assert predicted.diff() == done.diff() and predicted.actions == done.actions
+    assert f"{disk}/data" in done.diff()["after"]["claims found by their marks"]
+    assert Registry(fresh).all()[f"{disk}/data"]["kind"] == "data-location"
+    assert not again.changed
+    # The data location is known again as the one that it was, also as a former one.
+    (disk / "data/drives/unknown").mkdir()
+    outcome = data_location_change.choose(fresh, Choice(f"{disk}/other", 0, "gpu-01"), Differences())
+    assert [location.path for location in outcome.former] == [f"{disk}/data"]
+
+
+def test_without_any_mark_the_disks_are_searched_once(places: Places, disk: Path) -> None:
+    records.remove(places.claims_json)
+    found = Registry(places).claims([])
+    assert found == {} and Registry(places).is_lost()
+    laid_out(places, disk / "stowage", Differences())
+    assert not Registry(places).is_lost()
