@@ -120,6 +120,7 @@ def waits_for_fill(location_fd: int, drive: Drive) -> bool:
 
 def take_lock(location_fd: int, name: str, timeout_s: float = LOCK_TIMEOUT_S) -> int:
     """Return a descriptor that holds the lock of the copy *name*; closing it lets go."""
+    split_copy_name(name)
     with opened(location_fd, LOCKS) as locks:
         return lock(locks, os.fsencode(name), timeout_s)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from .errors import StowageError, printable
 from .places import Places
+from .syscalls import open_beneath
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -36,7 +37,7 @@ def try_lock(dir_fd: int, name: bytes) -> int | None:
 
     The file stays: removing it would let two processes hold locks of one name.
     """
-    fd = os.open(name, _FLAGS, 0o600, dir_fd=dir_fd)
+    fd = open_beneath(dir_fd, name, _FLAGS, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -50,7 +51,7 @@ def try_lock(dir_fd: int, name: bytes) -> int | None:
 
 def lock(dir_fd: int, name: bytes, timeout: float = 60.0) -> int:
     """Return a descriptor that holds the lock *name* in a directory, waiting for it at most *timeout* seconds."""
-    fd = os.open(name, _FLAGS, 0o600, dir_fd=dir_fd)
+    fd = open_beneath(dir_fd, name, _FLAGS, 0o600)
     try:
         _wait(fd, printable(name), timeout)
     except BaseException:

@@ -18,11 +18,15 @@ import uuid
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
-_SYS_OPENAT2 = 437
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_OPENAT2, _SYS_MOUNT_SETATTR = 428, 429, 437, 442
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272, "riscv64": 272, "ppc64le": 354, "s390x": 343}
 _RESOLVE_BENEATH_ONE_MOUNT = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH
 _RENAME_NOREPLACE = 1
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _UMOUNT_NOFOLLOW = 8
 _CLONE_NEWNS = 0x00020000
 _KCMP_FILES, _KCMP_FS = 2, 3
@@ -45,18 +49,28 @@ def _checked(result: int, *names: str | bytes) -> int:
     return result
 
 
-def open_beneath(dir_fd: int, name: bytes, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> int:
+def _text(name: bytes) -> ctypes.c_char_p:
+    """Return *name* as the kernel takes it, which would end it at a NUL byte and act on another file."""
+    if b"\0" in name:
+        raise OSError(errno.EINVAL, "a name cannot hold a NUL byte", name)
+    return ctypes.c_char_p(name)
+
+
+def open_beneath(dir_fd: int, name: bytes, flags: int = os.O_RDONLY | os.O_DIRECTORY, mode: int = 0) -> int:
     """Open *name* below *dir_fd* without following any symlink or leaving the mount; close-on-exec.
 
     A component that is a symlink raises ELOOP (ENOTDIR as the last one, when a directory is asked for), one on
-    another mount EXDEV. A btrfs subvolume is no other mount.
+    another mount, or a way out of *dir_fd*, EXDEV. A btrfs subvolume is no other mount.
+
+    :param mode: of a file that O_CREAT makes
     """
-    how = _OpenHow(flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0, _RESOLVE_BENEATH_ONE_MOUNT)
+    path = _text(name)
+    how = _OpenHow(flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, _RESOLVE_BENEATH_ONE_MOUNT)
     while True:
         result = _libc.syscall(
             ctypes.c_long(_SYS_OPENAT2),
             ctypes.c_int(dir_fd),
-            ctypes.c_char_p(name),
+            path,
             ctypes.byref(how),
             ctypes.c_size_t(ctypes.sizeof(how)),
         )
@@ -71,9 +85,9 @@ def rename_noreplace(src_dir_fd: int, src: bytes, dst_dir_fd: int, dst: bytes) -
     _checked(
         _libc.renameat2(
             ctypes.c_int(src_dir_fd),
-            ctypes.c_char_p(src),
+            _text(src),
             ctypes.c_int(dst_dir_fd),
-            ctypes.c_char_p(dst),
+            _text(dst),
             ctypes.c_uint(_RENAME_NOREPLACE),
         ),
         src,
@@ -81,23 +95,53 @@ def rename_noreplace(src_dir_fd: int, src: bytes, dst_dir_fd: int, dst: bytes) -
 
 
 def bind_mount(fd: int, target: str, read_only: bool = False) -> None:
-    """Mount the directory or file open at *fd* on *target*, without set-id programs and devices."""
-    source = f"/proc/self/fd/{fd}".encode()
+    """Mount the directory or file open at *fd* on *target*, without set-id programs and devices.
+
+    The mount has these properties before it is anywhere: mounting reaches the mount namespaces of services and
+    containers at once, and a later change of its properties would not. Linux 5.12 is the first that can do this.
+    """
     place = os.fsencode(target)
-    _checked(_libc.mount(source, place, None, ctypes.c_ulong(_MS_BIND), None), place)
-    flags = _MS_REMOUNT | _MS_BIND | _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if read_only else 0)
+    nowhere = ctypes.c_char_p(b"")
+    flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC)
+    tree = _checked(
+        int(_libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), ctypes.c_int(fd), nowhere, flags)),
+        place,
+    )
     try:
-        _checked(_libc.mount(b"none", place, None, ctypes.c_ulong(flags), None), place)
-    except OSError:
-        # A bind mount that still honors set-id programs must not be left for a worker to find.
-        unmount(target)
-        raise
+        attributes = _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | (_MOUNT_ATTR_RDONLY if read_only else 0)
+        wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
+        result = _libc.syscall(
+            ctypes.c_long(_SYS_MOUNT_SETATTR),
+            ctypes.c_int(tree),
+            nowhere,
+            ctypes.c_uint(_AT_EMPTY_PATH),
+            ctypes.c_char_p(wanted),
+            ctypes.c_size_t(len(wanted)),
+        )
+        if result < 0 and ctypes.get_errno() == errno.ENOSYS:
+            raise OSError(errno.ENOSYS, f"this needs Linux 5.12 or newer, and runs on {os.uname().release}", place)
+        _checked(int(result), place)
+        _checked(
+            int(
+                _libc.syscall(
+                    ctypes.c_long(_SYS_MOVE_MOUNT),
+                    ctypes.c_int(tree),
+                    nowhere,
+                    ctypes.c_int(_AT_FDCWD),
+                    _text(place),
+                    ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH),
+                )
+            ),
+            place,
+        )
+    finally:
+        os.close(tree)
 
 
 def unmount(target: str) -> None:
     """Unmount *target* itself, never what a symlink there points to; EBUSY when it is in use."""
     place = os.fsencode(target)
-    _checked(_libc.umount2(place, ctypes.c_int(_UMOUNT_NOFOLLOW)), place)
+    _checked(_libc.umount2(_text(place), ctypes.c_int(_UMOUNT_NOFOLLOW)), place)
 
 
 def syncfs(fd: int) -> None:

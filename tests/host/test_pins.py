@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -53,6 +54,35 @@ def test_a_pin_is_a_mount_without_set_id_and_devices(lab: Lab) -> None:
     assert os.stat(pin.record_path(lab.places)).st_mode & 0o777 == 0o600
 
 
+def test_a_namespace_that_mounts_reach_sees_the_pin_the_same_way(disk: Path, tmp_path: Path) -> None:
+    """As under systemd, whose / is shared: services with a namespace of their own, and containers, get every mount."""
+    (tmp_path / "run").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", tmp_path / "run"], check=True)
+    subprocess.run(["mount", "--make-shared", tmp_path / "run"], check=True)
+    try:
+        lab = Lab(disk, tmp_path)
+        program = lab.copy("ml.a") / "data" / "id"
+        shutil.copy("/usr/bin/id", program)
+        program.chmod(0o4755)
+        code = 'unshare(0x20000)\nmount("none", "/", "", 16384 | 0x80000)\nready()'  # MS_REC | MS_SLAVE
+        with process(code) as service:
+            pin = take(lab, read_only=True)
+            path = pin.path(lab.places)
+            (there,) = [mount for mount in mounts.read(service.pid) if mount.point == path]
+            assert {"ro", "nosuid", "nodev"} <= set(there.options)
+            into = ["nsenter", "--target", str(service.pid), "--mount"]
+            done = subprocess.run([*into, "touch", f"{path}/data/file"], check=False, capture_output=True, text=True)
+            assert "Read-only file system" in done.stderr
+            nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+            for where in ([], into):
+                done = subprocess.run([*where, *nobody, f"{path}/data/id", "-u"], check=True, capture_output=True)
+                assert done.stdout == b"65534\n"
+            pins.release(lab.places, pin.run, pin.number)
+            assert path not in [mount.point for mount in mounts.read(service.pid)]
+    finally:
+        subprocess.run(["umount", tmp_path / "run"], check=True)
+
+
 def test_read_only_and_a_folder_inside(lab: Lab) -> None:
     pin = take(lab, read_only=True, sub_path="data")
     assert os.listdir(pin.path(lab.places)) == ["file"]
@@ -95,6 +125,14 @@ def test_names_of_runs_are_checked(lab: Lab, run: str) -> None:
         take(lab, run=run)
     with pytest.raises(Refusal, match="a run's name"):
         pins.release(lab.places, run, 1)
+
+
+@pytest.mark.parametrize("name", ["../../../made", "ml.a/../../made", "ml.a\0x", "ml", ""])
+def test_names_of_copies_are_checked_before_anything_is_made(lab: Lab, name: str) -> None:
+    before = sorted(os.walk(lab.path.parent))
+    with pytest.raises(Refusal, match="not of the form <workspace>.<drive>"):
+        take(lab, copy=name)
+    assert sorted(os.walk(lab.path.parent)) == before
 
 
 def test_what_is_no_copy_of_this_host(lab: Lab) -> None:
