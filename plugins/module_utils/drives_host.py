@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from . import data_locations, drive_records, records
+from . import claims, data_locations, drive_records, records
 from . import mounts as mount_table
 from .differences import Differences
 from .drive_records import Drive, Found, Holdings
@@ -48,7 +49,6 @@ def declare(
     lists: Mapping[str, Sequence[Entry]],
     manager: str,
     differences: Differences,
-    check_mode: bool,
 ) -> Outcome:
     """Make *lists* the complete lists of their workspaces, or of *manager*'s drives in them."""
     recorded = {workspace: drive_records.load(places, workspace) for workspace in lists}
@@ -70,21 +70,22 @@ def declare(
         )
         for workspace, entries in lists.items()
     }
-    check_sources([drive for drives in merged.values() for drive in drives], host, reserved(places), mounts)
+    reserved = claims.of_stowage(places, Registry(places).claims(mounts))
+    check_sources([drive for drives in merged.values() for drive in drives], host, reserved, mounts)
     for workspace, drives in merged.items():
         path, record = drive_records.record_path(places, workspace), drive_records.as_record(workspace, host, drives)
         before = records.read(path)
         was = "unknown" if before is None else f"declared on {before.get('host')}"
         differences.note(f"workspace {workspace}", f"declared on {host}", was)
         _note(workspace, drives, recorded[workspace] or [], differences)
-        if before != record if check_mode else records.write(path, record):
-            differences.act(f"record the drives of workspace {workspace}")
-    if not check_mode:
-        # An identity that was kept for a drive is that drive's now, and never another's.
-        taken = {drive.copy_name for drives in merged.values() for drive in drives}
-        left = {name: identity for name, identity in adopted.items() if name not in taken}
-        if left != adopted:
-            drive_records.write_adopted(drive_records.adopted_path(places), left)
+        if not records.is_current(path, records.dumps(record)):
+            differences.do(f"record the drives of workspace {workspace}", partial(records.write, path, record))
+    # An identity that was kept for a drive is that drive's now, and never another's.
+    taken = {drive.copy_name for drives in merged.values() for drive in drives}
+    left = {name: identity for name, identity in adopted.items() if name not in taken}
+    if left != adopted:
+        path = drive_records.adopted_path(places)
+        differences.do(f"write {path}", partial(drive_records.write_adopted, path, left))
 
     everything = [drive for drives in merged.values() for drive in drives]
     for workspace in drive_records.workspaces(places):
@@ -108,19 +109,6 @@ def _note(workspace: str, drives: Iterable[Drive], before: Iterable[Drive], diff
             wanted[name].declared if name in wanted else None,
             actual[name].declared if name in actual else None,
         )
-
-
-def reserved(places: Places) -> dict[str, str]:
-    """Return the paths of this host that no drive's source may overlap, each with what it is."""
-    paths = dict.fromkeys((places.etc, places.var, places.run), "Stowage's own directory")
-    for path, claim in Registry(places).all().items():
-        paths[path] = f"the {claim['kind'].replace('-', ' ')}"
-    for location in data_locations.load_former(places):
-        paths[location.path] = "the former data location"
-    present = data_locations.load(places)
-    if present is not None:
-        paths[present.path] = "the data location"
-    return paths
 
 
 def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], mounts: Sequence[Mount]) -> None:

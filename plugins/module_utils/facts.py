@@ -31,9 +31,9 @@ def gather(places: Places, labels: Mapping[str, str]) -> Facts:
     """
     mounts = mount_table.read()
     disks = Disks.read()
-    found = fs.survey(mounts, disks)
     objects = Objects(places, mounts)
     report = objects.read()
+    found = fs.keep_apart(fs.survey(mounts, disks), objects.in_the_way)
     addresses = networks.addresses()
     rdma = [_rdma(port, addresses) for port in networks.rdma_ports()]
     facts: Facts = {

@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Union
+from typing import Callable, Union
 
 from .disks import FASTEST_FIRST, RAID, UNKNOWN, Disks
 from .forked import fork
@@ -58,6 +58,8 @@ class Filesystem:
     folder: str
     """The folder for a data location on it, unless an operator wants another."""
     system_disk: bool = False
+    taken: str = ""
+    """What is in the way of every folder that could be recommended on it."""
 
     @property
     def shared(self) -> bool:
@@ -82,7 +84,7 @@ class Filesystem:
             return "below /run, whose mounts are not kept"
         if self.mount.fstype in _WITHOUT_OWNERS:
             return f"{self.mount.fstype} cannot hold owner marks"
-        return ""
+        return f"taken by {self.taken}" if self.taken else ""
 
 
 @dataclass(frozen=True)
@@ -136,17 +138,41 @@ def _local(group: Sequence[Mount], mounts: Sequence[Mount], disks: Disks, sys: s
     )
 
 
+def keep_apart(filesystems: Iterable[Filesystem], what_overlaps: Callable[[str], str | None]) -> list[Filesystem]:
+    """Return *filesystems* with folders that are free, and what is in the way where none is.
+
+    :param what_overlaps: what is taken on this host that overlaps a folder
+    """
+    return [_with_free_folder(filesystem, what_overlaps) for filesystem in filesystems]
+
+
+def _with_free_folder(filesystem: Filesystem, what_overlaps: Callable[[str], str | None]) -> Filesystem:
+    if not filesystem.folder or filesystem.unfit:
+        return filesystem
+    taken = what_overlaps(filesystem.folder)
+    if taken is None:
+        return filesystem
+    other = filesystem.folder.removesuffix("-data") + "-data"
+    if what_overlaps(other) is None:
+        return replace(filesystem, folder=other)
+    return replace(filesystem, taken=taken)
+
+
 def recommend(filesystems: Iterable[Filesystem]) -> Recommendation:
     """Return the recommended filesystem, by the order of Astraeus's drives.
 
     A local disk that is not the system disk, the fastest medium first, then the most free space.
     """
+    filesystems = list(filesystems)
     fit = [filesystem for filesystem in filesystems if not filesystem.unfit]
+    free = ", and not taken already," if any(filesystem.taken for filesystem in filesystems) else ""
     if not fit:
-        return Recommendation(None, "this machine has no local disk that is mounted and writable")
+        return Recommendation(None, f"this machine has no local disk that is mounted and writable{free.rstrip(',')}")
     others = [filesystem for filesystem in fit if not filesystem.system_disk]
     if not others:
-        return Recommendation(None, "every local disk mounted here is the system disk; it is allowed, with a warning")
+        return Recommendation(
+            None, f"every local disk mounted here{free} is the system disk; it is allowed, with a warning"
+        )
     best = min(others, key=_preference)
     reason = f"{best.kind}, not the system disk"
     if len(others) > 1:

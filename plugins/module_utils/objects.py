@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import data_locations, drive_records, records
+from . import claims, data_locations, drive_records, records
 from .data_locations import DRIVES, DataLocation
 from .drive_records import Drive
 from .errors import StowageError, printable
 from .mounts import Mount, is_shared, of_path
+from .owner import Registry
 from .places import Places
 from .sizes import Space
 from .syscalls import open_beneath
@@ -38,6 +39,7 @@ class Objects:
         self._units = units
         self.problems: list[str] = []
         """What could not be read, or is not as it was declared: one line each."""
+        self._taken: dict[str, str] | None = None
 
     def read(self) -> Report:
         """Return all objects by kind; see RETURN of the module ``storage_facts``."""
@@ -59,6 +61,25 @@ class Objects:
             "leases": self._leases(),
             "daemon": self._daemon(),
         }
+
+    def in_the_way(self, folder: str) -> str | None:
+        """Return what is taken on this host and would be in the way of a data location at *folder*."""
+        if self._taken is None:
+            nothing: dict[str, str] = {}
+            self._taken = self._try(self._read_taken, nothing)
+        # The folder of a data location may be chosen again.
+        again = self._taken.get(folder, "").endswith("data location")
+        taken = {path: what for path, what in self._taken.items() if not (again and path == folder)}
+        found = claims.overlapping(folder, taken, self._mounts)
+        return None if found is None else found[1].replace("the storage layout's ", "").rstrip(",")
+
+    def _read_taken(self) -> dict[str, str]:
+        lists = [drive_records.record_path(self._places, one) for one in drive_records.workspaces(self._places)]
+        hosts = {str((records.read(path) or {}).get("host")) for path in lists}
+        taken = claims.of_layout(self._places)
+        for host in hosts:
+            taken.update(claims.of_drives(self._places, host))
+        return {**taken, **claims.of_stowage(self._places, Registry(self._places).all())}
 
     def _try(self, read: Callable[[], Value], otherwise: Value) -> Value:
         try:

@@ -62,7 +62,7 @@ def test_what_is_taken(tmp_path: Path) -> None:
         {"node_scope": "local-any", "node": "", "path": "/scratch", "eligible_nodes": ["gpu-01"]},
         {"node_scope": "local-any", "node": "", "path": "/scratch-of-others", "eligible_nodes": ["gpu-02"]},
     ]
-    drive = drive_records.Drive("vision", {"name": "a", "labels": {}}, {"sources": sources}, "i")
+    drive = drive_records.Drive("vision", {"name": "a", "labels": {}}, {"sources": sources, "evictable": False}, "i")
     records.write(drive_records.record_path(places, "vision"), drive_records.as_record("vision", "gpu-01", [drive]))
     assert claims.of_drives(places, "gpu-01") == {
         "/srv/here": "source 0 of drive vision/a,",

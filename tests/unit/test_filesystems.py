@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,34 @@ def test_recommendation(found: list[Filesystem], best: str | None, reason: str) 
     recommendation = filesystems.recommend(found)
     assert recommendation.reason == reason
     assert (recommendation.filesystem.mount.point if recommendation.filesystem else None) == best
+
+
+def _with_folder(point: str, kind: str, free: int, system: bool = False) -> Filesystem:
+    return replace(_fs(point, kind, free, system), folder=f"{point.rstrip('/')}/stowage")
+
+
+@pytest.mark.parametrize(
+    ("taken", "folder", "unfit"),
+    [
+        ({}, "/a/stowage", ""),
+        ({"/a/stowage": "runs"}, "/a/stowage-data", ""),
+        ({"/a/stowage": "runs", "/a/stowage-data": "state"}, "/a/stowage", "taken by runs"),
+    ],
+)
+def test_the_folder_is_free(taken: dict[str, str], folder: str, unfit: str) -> None:
+    (found,) = filesystems.keep_apart([_with_folder("/a", NVME, 9)], taken.get)
+    assert (found.folder, found.unfit) == (folder, unfit)
+
+
+def test_a_disk_that_is_taken_as_a_whole_is_not_recommended() -> None:
+    found = [_with_folder("/a", NVME, 9), _with_folder("/b", HARD_DISK, 1), _with_folder("/", SSD, 1, system=True)]
+    apart = filesystems.keep_apart(found, lambda folder: "hf_hub_cache" if folder.startswith("/a/") else None)
+    best = filesystems.recommend(apart).filesystem
+    assert best is not None and best.folder == "/b/stowage"
+    without_b = filesystems.recommend([apart[0], apart[2]])
+    assert without_b.reason.startswith("every local disk mounted here, and not taken already, is the system disk;")
+    nothing = filesystems.recommend(apart[:1])
+    assert nothing.reason == "this machine has no local disk that is mounted and writable, and not taken already"
 
 
 @pytest.mark.parametrize("point", ["/boot", "/boot/efi", "/run/media/me/stick", "/run/host/incoming"])

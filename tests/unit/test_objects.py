@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_locations, objects, records
+from stowage_core import data_locations, drive_records, objects, records
 from stowage_core.mounts import Mount, parse
 from stowage_core.objects import Objects
 from stowage_core.places import Places
@@ -208,3 +208,36 @@ def test_a_directory_that_may_not_be_read_is_a_problem(host: Host, monkeypatch: 
 
     monkeypatch.setattr(objects.drive_records, "workspaces", refuse)
     assert host.read()[1] == ["/etc/stowage/drives: Permission denied"]
+
+
+def test_what_is_in_the_way_of_a_data_location(host: Host) -> None:
+    host.put(
+        host.places.layout_json, {"locations": {"hf_hub_cache": {"path": "/mnt/nvme1"}}, "volume_root": "/volumes"}
+    )
+    source = {"node_scope": "", "node": "gpu-01", "path": "/mnt/data/imagenet", "eligible_nodes": []}
+    drive = drive_records.Drive("ml", {"name": "imagenet"}, {"sources": [source], "evictable": False}, "i-1")
+    host.put(drive_records.record_path(host.places, "ml"), dict(drive_records.as_record("ml", "gpu-01", [drive])))
+    host.put(host.places.claims_json, {"claims": {"/mnt/tier/kv": {"kind": "tier", "name": "kv", "identity": "t"}}})
+    host.put(host.places.data_location_json, LOCATION)
+    objects = Objects(host.places, MOUNTS)
+    assert {
+        folder: objects.in_the_way(folder)
+        for folder in (
+            "/mnt/nvme1/stowage",
+            "/volumes/stowage",
+            "/mnt/data",
+            "/mnt/tier",
+            "/mnt/nvme0/stowage",
+            "/mnt/nvme0",
+            "/mnt/free/stowage",
+        )
+    } == {
+        "/mnt/nvme1/stowage": "hf_hub_cache",
+        "/volumes/stowage": "the volume root",
+        "/mnt/data": "source 0 of drive ml/imagenet",
+        "/mnt/tier": "the tier",
+        "/mnt/nvme0/stowage": None,  # the data location, which may be chosen again
+        "/mnt/nvme0": "the data location",
+        "/mnt/free/stowage": None,
+    }
+    assert not objects.problems
