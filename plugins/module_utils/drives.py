@@ -8,13 +8,12 @@ beside them: ``state`` (``absent`` makes the entry a tombstone) and ``force``.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from .errors import Refusal, quoted
+from .errors import Refusal, did_you_mean, quoted
 from .paths import check_path, check_relative
 
 Entry = dict[str, Any]
@@ -431,12 +430,9 @@ def _shown(value: Any) -> str:
 
 
 def _near(value: Any, known: Iterable[str]) -> str:
-    """Return a question for the name that was probably meant, or nothing."""
-    if not isinstance(value, str) or len(value) > 80:
-        return ""
-    by_lower = {name.lower(): name for name in known}
-    matches = difflib.get_close_matches(value.lower(), list(by_lower), n=1)
-    return f"; did you mean {by_lower[matches[0]]}?" if matches else ""
+    """Return a question for the name that was probably meant, as it follows a rule, or nothing."""
+    near = did_you_mean(value, known) if isinstance(value, str) else ""
+    return f"; {near}" if near else ""
 
 
 def managed_refusal(name: str, manager: str) -> Refusal:

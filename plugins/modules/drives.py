@@ -53,17 +53,11 @@ options:
         only, and the workspace's other drives are left as they are.
     type: str
     default: ""
+extends_documentation_fragment:
+  - stowage.host.attributes
 attributes:
-  check_mode:
-    description: Predicts the changes and the diff of a run.
-    support: full
   diff_mode:
     description: Shows each drive that differs, by workspace and name; identities are left out.
-    support: full
-  platform:
-    description: Linux. Must be run as root.
-    support: full
-    platforms: linux
 seealso:
   - module: stowage.host.data_location
 """
@@ -172,9 +166,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     machines = set(params["machines"]) if params["machines"] is not None else None
     lists = check_lists(params["workspaces"], machines)
     with nullcontext() if module.check_mode else host_lock(places):
-        outcome = drives_host.declare(
-            places, params["host_name"], lists, params["managed_by"], differences, module.check_mode
-        )
+        outcome = drives_host.declare(places, params["host_name"], lists, params["managed_by"], differences)
     for warning in outcome.warnings:
         module.warn(warning)
     return {

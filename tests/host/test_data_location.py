@@ -38,24 +38,20 @@ class Host:
 
     def choose(self, path: Path | str, **choice: Any) -> Outcome:
         wanted = Choice(**{"path": str(path), "max_bytes": 0, "host": self.name, **choice})
-        return self._cycle(lambda differences, _check: data_location_change.choose(self.places, wanted, differences))
+        return self._cycle(lambda differences: data_location_change.choose(self.places, wanted, differences))
 
     def clear(self, *forget: str) -> Outcome:
-        return self._cycle(
-            lambda differences, _check: data_location_change.clear(self.places, self.name, forget, differences)
-        )
+        return self._cycle(lambda differences: data_location_change.clear(self.places, self.name, forget, differences))
 
     def declare(self, *drives: dict[str, Any], workspace: str = "vision", manager: str = "") -> drives_host.Outcome:
         lists = check_lists([{"name": workspace, "drives": list(drives)}])
-        return self._cycle(
-            lambda differences, check: drives_host.declare(self.places, self.name, lists, manager, differences, check)
-        )
+        return self._cycle(lambda differences: drives_host.declare(self.places, self.name, lists, manager, differences))
 
-    def _cycle(self, operation: Callable[[Differences, bool], Any]) -> Any:
+    def _cycle(self, operation: Callable[[Differences], Any]) -> Any:
         runs = []
         for check_mode in (True, False, False, True):
             differences = Differences(check_mode)
-            runs.append((operation(differences, check_mode), differences))
+            runs.append((operation(differences), differences))
         (_outcome, predicted), (outcome, done), (again, repeated), (_again, last) = runs
         assert predicted.diff() == done.diff()
         assert predicted.actions == done.actions

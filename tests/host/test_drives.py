@@ -37,7 +37,7 @@ class Host:
 
     def declare(self, *drives: dict[str, Any]) -> drives_host.Outcome:
         lists = check_lists([{"name": "vision", "drives": list(drives)}])
-        return drives_host.declare(self.places, "gpu-01", lists, "", Differences(), False)
+        return drives_host.declare(self.places, "gpu-01", lists, "", Differences())
 
     @property
     def identity(self) -> str:

@@ -208,9 +208,9 @@ def test_a_record_that_is_none_is_an_error_not_an_empty_list(value: dict[str, An
 def declare(
     places: Places, *lists: dict[str, Any], check_mode: bool = False
 ) -> tuple[drives_host.Outcome, Differences]:
-    differences = Differences()
+    differences = Differences(check_mode)
     checked = check_lists(list(lists))
-    return drives_host.declare(places, "gpu-01", checked, "", differences, check_mode), differences
+    return drives_host.declare(places, "gpu-01", checked, "", differences), differences
 
 
 def test_several_workspaces_are_declared_at_once(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_host_that_was_renamed_says_what_changed(tmp_path: Path) -> None:
     places = Places.under(str(tmp_path))
     declare(places, {"name": "vision", "drives": []})
     differences = Differences()
-    drives_host.declare(places, "gpu-09", {"vision": []}, "", differences, False)
+    drives_host.declare(places, "gpu-09", {"vision": []}, "", differences)
     assert differences.diff() == {
         "before": {"workspace vision": "declared on gpu-01"},
         "after": {"workspace vision": "declared on gpu-09"},
