@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -190,7 +191,9 @@ class Work:
             try:
                 rename_noreplace(parts.drives, one.name, parts.pending, entry)
             except OSError as error:
-                # A directory that has to grow cannot do so on a full disk: those that found room make some.
+                # A directory that has to grow cannot do so on a full disk.
+                if error.errno == errno.ENOSPC and moved:
+                    break  # these make room, and the next round goes on here: the oldest still go first
                 one.stack.close()
                 self._keep(one.victim.name, f"could not be moved aside: {error.strerror}")
                 continue

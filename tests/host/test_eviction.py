@@ -7,7 +7,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies_lab import EVERYTHING, HOST, NOW, Lab, process
+from copies_lab import EVERYTHING, HOST, NOW, PRELUDE, Lab, process
 
-from stowage_core import data_locations, events, eviction, pins, use, use_exports
+from stowage_core import copies, data_locations, errors, events, eviction, eviction_stop, pins, use, use_exports
 from stowage_core.eviction_plan import Settings
 from stowage_core.sizes import Space
 
@@ -319,13 +321,13 @@ def test_a_layer_of_an_overlay_by_another_name(pair: Lab, tmp_path: Path) -> Non
         name.mkdir()
     alias, upper, work, at = names
     subprocess.run(["mount", "--bind", pair.at("ml.held"), alias], check=True)
-    options = f"lowerdir={alias}/data,upperdir={upper},workdir={work}"
+    options = f"lowerdir={alias},upperdir={upper},workdir={work}"
     subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, at], check=True)
     try:
         subprocess.run(["umount", alias], check=True)
-        # Now nothing leads there at all, so that it may be anywhere.
+        # The path is there and leads to an empty directory now, while the layer is the copy still.
         result = pair.evict()
-        assert pair.names() == ["ml.held", "ml.other"] and "cannot be found" in result.kept["ml.held"]
+        assert pair.names() == ["ml.held", "ml.other"] and "could not be determined" in result.kept["ml.held"]
         alias.rmdir()
         alias.symlink_to(pair.at("ml.held"))
         assert_held_stays(pair, "a layer of the overlay")
@@ -394,6 +396,21 @@ def test_being_filled(pair: Lab) -> None:
     (pair.at("ml.held") / ".astralyx-filled").touch()
     pair.evict()
     assert pair.names() == []
+
+
+def test_an_unreadable_record_is_not_one_of_a_copy_never_used(pair: Lab) -> None:
+    Path(copies.record_path(pair.places, "ml.held")).write_text("")
+    kept = eviction.current_plan(pair.places, pair.limited(EVERYTHING), NOW).kept
+    assert "not valid JSON" in kept["ml.held"]
+    pair.evict()
+    assert pair.names() == ["ml.held"]
+
+
+def test_what_the_caller_does_not_know_stays(pair: Lab) -> None:
+    known = {name: copies.load_record(pair.places, name) for name in pair.names()}
+    figures = {name: record for name, record in known.items() if record is not None}
+    result = pair.evict(figures=figures, kept={"ml.held": "its record cannot be read"})
+    assert pair.names() == ["ml.held"] and "1: its record cannot be read" in result.blocked
 
 
 def test_not_a_cache_not_declared_and_not_marked(lab: Lab) -> None:
@@ -474,6 +491,76 @@ pins.take(places, location, "ml.held", run="r", read_only=True, deadline=time.ti
     assert pair.names() == []
 
 
+DECLARATIONS: dict[str, tuple[dict[str, Any] | None, str]] = {
+    "no cache any more": ({"evictable": False}, "its drive is not a cache"),
+    "no longer declared": (None, "no list of drives has its drive"),
+    "another drive": ({"identity": "another"}, "no list of drives has its drive"),
+}
+
+
+@pytest.mark.parametrize("when", ["locked", "unused aside", "write leases"])
+@pytest.mark.parametrize("what", DECLARATIONS)
+def test_declared_otherwise_meanwhile(pair: Lab, what: str, when: str) -> None:
+    changes, why = DECLARATIONS[what]
+
+    def action() -> None:
+        if changes is None:
+            del pair.drives["ml"]["held"]
+            pair.declare("ml.other")
+        else:
+            pair.declare("ml.held", **changes)
+
+    assert_held_stays(pair, why, step=at_step(when, "ml.held", action))
+
+
+def test_a_list_of_drives_that_cannot_be_read_meanwhile(pair: Lab) -> None:
+    action = at_step("locked", "ml.held", lambda: write_text(Path(pair.places.drives_dir, "ml.json"), "{"))
+    with pytest.raises(eviction.StowageError, match="not valid JSON"):
+        pair.evict(step=action)
+    assert pair.names() == ["ml.held", "ml.other"] and pair.trash() == []
+
+
+def write_text(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("before", [{"state": "absent"}, {"state": "absent", "force": True}], ids=["deleted", "forced"])
+def test_a_deletion_that_was_withdrawn_meanwhile(pair: Lab, before: dict[str, Any]) -> None:
+    pair.declare("ml.held", **before)
+    result = pair.evict(0, step=at_step("unused aside", "ml.held", lambda: str(pair.declare("ml.held"))))
+    assert result.kept == {"ml.held": "its drive was declared otherwise meanwhile"}
+    assert pair.names() == ["ml.held", "ml.other"] and pair.trash() == []
+
+
+def test_each_copy_is_condemned_right_after_its_own_proof_and_let_go(lab: Lab) -> None:
+    names = ["ml.c0", "ml.c1", "ml.c2"]
+    for number, name in enumerate(names):
+        lab.copy(name, last_used=float(number))
+    steps = []
+    free: dict[str, list[str]] = {}
+
+    def step(now: str, copy: str) -> None:
+        if now in ("write leases", "condemned"):
+            steps.append((now, copy))
+            free[f"{now} {copy}"] = [name for name in names if is_free(lab, name)]
+
+    lab.evict(step=step)
+    assert steps == [(step, name) for name in names for step in ("write leases", "condemned")]
+    assert free["condemned ml.c0"] == []
+    assert free["write leases ml.c1"] == free["condemned ml.c1"] == ["ml.c0"]
+    assert free["condemned ml.c2"] == ["ml.c0", "ml.c1"]
+
+
+def is_free(lab: Lab, name: str) -> bool:
+    """Return whether nobody holds the lock of a copy."""
+    with open(lab.path / ".stowage" / "locks" / name, "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
 def test_a_new_copy_of_the_same_name_does_not_hide_the_old(pair: Lab) -> None:
     """Whatever takes a copy's name while it is aside, neither is lost."""
     opened = []
@@ -535,6 +622,93 @@ ready()
 
     with holders:
         assert_held_stays(pair, "write lease", step=at_step("unused", "ml.held", action))
+
+
+# -- What the copy's own user may have put there
+
+HOSTILE = r"""
+import fcntl, struct
+os.chdir(copy + "/data")  # as through a lease: only root can come here by its path
+os.setgroups([])
+os.setgid(4242)
+os.setuid(4242)
+for size in (7 * 10**18, 2**44 - 2**16):  # the most that some filesystems hold
+    try:
+        with open("sparse", "wb") as file:
+            os.truncate(file.fileno(), size)
+        break
+    except OSError:
+        pass
+else:
+    raise SystemExit("no sparse file")
+os.symlink(sys.argv[2], "link")
+os.symlink(sys.argv[2] + "/file", "link to a file")
+os.symlink("link", "link to a link")
+os.mkfifo("fifo")
+socket.socket(socket.AF_UNIX).bind("socket")
+for name in (b"\xff", b"a\nb", b"a\rb", b"-rf", b"*", b"...", b" ", b"x" * 255, b"\\040(deleted)", " ".encode()):
+    open(name, "xb").close()
+    os.mkdir(b"d" + name[:254])
+open("setuid", "wb").close()
+os.chmod("setuid", 0o6755)
+os.link("setuid", "hard link")
+os.mkdir("closed")
+open("closed/file", "wb").close()
+os.chmod("closed/file", 0)
+os.chmod("closed", 0)
+made = []
+def vol(name):
+    return bytearray(struct.pack("=q4088s", 0, name))
+here = os.open(".", os.O_RDONLY)
+try:
+    fcntl.ioctl(here, 0x5000940E, vol(b"subvolume"))  # BTRFS_IOC_SUBVOL_CREATE
+except OSError:
+    made.append("none")
+else:
+    with open("subvolume/file", "wb") as file:
+        file.write(b"x" * 10000)
+    inside = os.open("subvolume", os.O_RDONLY)
+    fcntl.ioctl(inside, 0x5000940E, vol(b"nested"))
+    fcntl.ioctl(inside, 0x4008941A, struct.pack("=Q", 2))  # BTRFS_IOC_SUBVOL_SETFLAGS, read-only
+    made.append("subvolume")
+os.mkdir("deep")
+os.chdir("deep")
+for _level in range(20_000):
+    os.mkdir("down")
+    os.chdir("down")
+open("file at the end", "wb").close()
+print(made[0], flush=True)
+"""
+
+
+def test_whatever_its_own_user_put_there_goes_and_nothing_else(lab: Lab, disk: Path, fstype: str) -> None:
+    outside = disk / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"stays")
+    outside.chmod(0o777)
+    before = os.stat(outside)
+    path = lab.copy("ml.hostile", last_used=1.0)
+    os.chown(path / "data", 4242, 4242)
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + HOSTILE, str(path), str(outside)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == ("subvolume" if fstype == "btrfs" else "none"), done.stderr
+    lab.copy("ml.other", last_used=2.0)
+    result = lab.evict()
+    assert result.kept == {} and [one["copy"] for one in result.removed] == ["ml.hostile", "ml.other"]
+    assert lab.names() == [] and lab.trash() == []
+    assert (outside / "file").read_bytes() == b"stays" and os.listdir(outside) == ["file"]
+    assert os.stat(outside).st_mode == before.st_mode
+
+
+def test_a_mount_in_what_its_user_made_deep_down_keeps(pair: Lab) -> None:
+    deep = pair.at("ml.held") / "data" / "/".join(["d"] * 500)
+    deep.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", "."], cwd=deep, check=True)
+    try:
+        assert_held_stays(pair, "tmpfs is mounted inside it")
+    finally:
+        subprocess.run(["umount", deep], check=True)
 
 
 # -- The right one, in the right order, and no more
@@ -603,19 +777,34 @@ def test_a_nearly_full_disk_comes_back(small_disk: Any, tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize("kind", FILESYSTEMS)
-def test_a_disk_that_is_full_to_the_last_byte(small_disk: Any, tmp_path: Path, kind: str) -> None:
-    disk = small_disk(kind, None if kind != "ext4" else 128 << 20)
-    lab = Lab(disk.path, tmp_path)
-    for number in range(8):
-        lab.copy(f"ml.c{number}", size=4 << 20, last_used=float(number))
+def test_a_disk_that_is_full_to_the_last_byte(small_disk: Any, kind: str) -> None:
+    """The records of copies and events are on it, too."""
+    disk = small_disk(kind, 320 << 20)
+    lab = Lab(disk.path, disk.path / "host")
+    names = [f"ml.c{number:02}" for number in range(20)]
+    for number, name in enumerate(names):
+        lab.copy(name, size=8 << 20, last_used=float(number))
+    os.sync()
     fill(disk.path, 0.0)
     for size in (1 << 20, 1 << 12, 1):
         with contextlib.suppress(OSError), open(disk.path / f"last{size}", "wb", buffering=0) as stream:
             while stream.write(b"x" * size):
                 pass
-    result = lab.evict(0)
-    assert result.removed and lab.trash() == []
-    assert result.removed[0]["copy"] == "ml.c0"
+    root = os.open(lab.path, os.O_RDONLY)
+    try:
+        assert Space.of(root).free_fraction < 0.01
+        result = lab.evict(0)
+        space = Space.of(root)
+    finally:
+        os.close(root)
+    gone = [one["copy"] for one in result.removed]
+    assert result.blocked == "" and space.free_fraction >= 0.15
+    assert gone == names[: len(gone)] and lab.names() == names[len(gone) :] and lab.trash() == []
+    assert (space.avail - (10 << 20)) / space.usable < 0.15, "one copy less would have done"
+    assert sorted(os.listdir(lab.places.copies_dir)) == [f"{name}.json" for name in lab.names()]
+    assert all(copies.load_record(lab.places, name) is not None for name in lab.names())
+    told = [event["object"] for event in events.read(lab.places)]
+    assert told == [f"drive/ml/{name[3:]}" for name in gone][len(gone) - len(told) :], "none is told that did not go"
 
 
 def test_few_inodes_are_pressure_too(small_disk: Any, tmp_path: Path) -> None:
@@ -641,12 +830,96 @@ def test_few_inodes_are_pressure_too(small_disk: Any, tmp_path: Path) -> None:
         os.close(root)
 
 
-def test_it_stops_when_removing_does_not_help(lab: Lab, disk: Path) -> None:
-    for number in range(3):
+@pytest.fixture
+def linked(lab: Lab, disk: Path) -> Lab:
+    """Four copies that free nothing when they go: other links hold their files."""
+    for number in range(4):
         path = lab.copy(f"ml.c{number}", size=8 << 20, last_used=float(number))
         os.link(path / "data" / "file", disk / f"link{number}")
-    result = lab.evict(20 << 20)
-    assert lab.names() == ["ml.c1", "ml.c2"] and result.blocked.startswith("stopped: ")
+    return lab
+
+
+def test_it_stops_when_removing_does_not_help(linked: Lab) -> None:
+    limit = 28 << 20
+    why = linked.evict(limit).blocked
+    assert linked.names() == ["ml.c1", "ml.c2", "ml.c3"]
+    assert why.startswith("stopped: the copies removed took 8.4 MB") and "stowage evict --go-on" in why
+    again = linked.evict(16 << 20)
+    assert linked.names() == ["ml.c1", "ml.c2", "ml.c3"] and again.removed == [] and again.blocked == why
+    shown = eviction.current_plan(linked.places, linked.limited(16 << 20), NOW)
+    assert shown.victims == () and shown.blocked == why
+
+
+def test_a_stop_does_not_keep_the_copies_of_deleted_drives(linked: Lab) -> None:
+    linked.evict(28 << 20)
+    linked.declare("ml.c3", state="absent")
+    result = linked.evict(16 << 20)
+    assert [one["copy"] for one in result.removed] == ["ml.c3"]
+    assert linked.names() == ["ml.c1", "ml.c2"] and result.blocked.startswith("stopped: ")
+
+
+def test_it_goes_on_when_it_is_told_to(linked: Lab) -> None:
+    linked.evict(28 << 20)
+    assert eviction_stop.lift(linked.places)
+    assert linked.evict(16 << 20).removed
+    assert linked.names() != ["ml.c1", "ml.c2", "ml.c3"]
+
+
+def test_it_goes_on_when_more_is_free(linked: Lab, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(disk / "ballast", "wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, 64 << 20)
+        os.fsync(stream.fileno())
+    linked.evict(28 << 20)
+    assert linked.evict(16 << 20).removed == []
+    (disk / "ballast").unlink()
+    os.sync()
+    root = os.open(disk, os.O_RDONLY)
+    try:
+        eviction._settled(root, 2**62)
+    finally:
+        os.close(root)
+    assert linked.evict(16 << 20).removed
+
+
+# -- Only looking
+
+
+def test_a_look_holds_each_lock_and_says_what_would_stay(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = use.in_use
+    locked = []
+
+    def watched(victims: Any, **more: Any) -> dict[str, list[str]]:
+        locked.append([not is_free(pair, victim.name) for victim in victims])
+        return look(victims, **more)
+
+    monkeypatch.setattr(use, "in_use", watched)
+    victims = eviction.current_plan(pair.places, pair.limited(EVERYTHING), NOW).victims
+    with process("os.chdir(copy); ready()", str(pair.at("ml.held"))):
+        kept = eviction.look(pair.places, pair.location, victims)
+    assert list(kept) == ["ml.held"] and "working directory" in kept["ml.held"]
+    assert locked == [[True, True]] and is_free(pair, "ml.held") and is_free(pair, "ml.other")
+    assert pair.names() == ["ml.held", "ml.other"]
+
+
+def test_a_look_does_not_wait_for_a_lock(pair: Lab) -> None:
+    victims = eviction.current_plan(pair.places, pair.limited(EVERYTHING), NOW).victims
+    with open(pair.path / ".stowage" / "locks" / "ml.held", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = eviction.look(pair.places, pair.location, victims)
+    assert kept == {"ml.held": "its lock is held by another process"}
+
+
+def test_a_look_at_many_needs_few_descriptors(lab: Lab) -> None:
+    for number in range(150):
+        lab.copy(f"ml.c{number}", size=2)
+    victims = eviction.current_plan(lab.places, lab.limited(EVERYTHING), NOW).victims
+    assert len(victims) == 150
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        assert eviction.look(lab.places, lab.location, victims) == {}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 # -- Another filesystem, or none
@@ -683,6 +956,30 @@ def test_another_filesystem_in_its_place(small_disk: Any, tmp_path: Path) -> Non
     with pytest.raises(data_locations.NotThere, match="is not mounted here"):
         lab.evict()
     assert stranger.names() == ["ml.a"]
+
+
+PARTS = [
+    "drives",
+    ".stowage",
+    ".stowage/locks",
+    ".stowage-trash",
+    *(f".stowage-trash/{p}" for p in ("pending", "condemned")),
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("uid", "mode"), [(0, 0o755), (0, 0o710), (0, 0o777), (4242, 0o700)])
+def test_parts_that_others_can_enter(pair: Lab, part: str, uid: int, mode: int) -> None:
+    (pair.path / part).chmod(mode)
+    os.chown(pair.path / part, uid, 0)
+    for work in (pair.evict, lambda: eviction.recover(pair.places, pair.location, empty=True)):
+        with pytest.raises(errors.Refusal, match=f"{part}: must be root's alone"):
+            work()
+    assert pair.names() == ["ml.held", "ml.other"] and pair.trash() == []
+    (pair.path / part).chmod(0o700)
+    os.chown(pair.path / part, 0, 0)
+    pair.evict()
+    assert pair.names() == []
 
 
 def test_a_missing_mark(pair: Lab) -> None:
