@@ -59,14 +59,13 @@ class Host:
         """Forget all that is on the system disk."""
         for path in (self.places.etc, self.places.var, self.places.run):
             shutil.rmtree(path)
-        records.write(self.places.claims_json, {"claims": {}})  # not lost: otherwise all disks are searched for marks
-        self.choose()
+        self.choose()  # finds it by its mark
 
 
 @pytest.fixture
 def host(disk: Path, tmp_path: Path) -> Iterator[Host]:
     made = Host(Places.under(str(tmp_path)), disk / "stowage")
-    records.write(made.places.claims_json, {"claims": {}})
+    records.write(made.places.claims_json, {"claims": {}})  # not lost: otherwise all disks are searched for marks
     made.choose()
     made.declare(HF_CACHE)
     (made.lease() / "weights").write_text("of the first")
