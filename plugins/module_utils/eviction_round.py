@@ -185,7 +185,7 @@ class Work:
 
     def aside(self, parts: Parts, held: Sequence[Held]) -> list[Held]:
         """Move copies out of everybody's reach, and return those for which that was possible."""
-        moved = []
+        moved: list[Held] = []
         for one in held:
             entry = trash.entry_of(one.victim)
             try:

@@ -22,7 +22,7 @@ from .errors import Refusal, StowageError
 from .mounts import Mount, is_pseudo, is_shared
 from .paths import is_within
 from .places import Places
-from .syscalls import NO_DIRECTORY, filesystem_uuid, open_beneath
+from .syscalls import NO_DIRECTORY, filesystem_uuid, open_beneath, subvolume
 
 XATTR = "trusted.stowage.owner"
 
@@ -41,18 +41,25 @@ class Mark:
     filesystem_uuid: str | None
     inode: int
     time: float
+    subvolume: str | None = None
+    """On btrfs: a snapshot has all the rest."""
+
+    @property
+    def place(self) -> tuple[str | None, str | None, int]:
+        """The directory that it was set on."""
+        return self.filesystem_uuid, self.subvolume, self.inode
 
 
 def read_mark(fd: int) -> Mark | None:
     """Return the mark of the directory open at *fd*, or None when it has none of its own.
 
-    A mark that names another inode or filesystem came with a copying tool and is no claim. Reading needs CAP_SYS_ADMIN:
-    without it every mark reads as absent.
+    A mark that names another place came with a copying tool, or with a snapshot, and is no claim. Reading needs
+    CAP_SYS_ADMIN: without it every mark reads as absent.
 
     :raises StowageError: when there is a mark that cannot be understood
     """
     mark = _raw_mark(fd)
-    if mark is None or mark.inode != os.fstat(fd).st_ino or mark.filesystem_uuid != filesystem_uuid(fd):
+    if mark is None or mark.place != (filesystem_uuid(fd), subvolume(fd), os.fstat(fd).st_ino):
         return None
     return mark
 
@@ -75,7 +82,7 @@ def claim(fd: int, kind: str, name: str, identity: str, host: str) -> Mark:
 
     :raises Refusal: when it is claimed already, or its filesystem cannot hold the mark
     """
-    mark = Mark(kind, name, identity, host, filesystem_uuid(fd), os.fstat(fd).st_ino, time.time())
+    mark = Mark(kind, name, identity, host, filesystem_uuid(fd), os.fstat(fd).st_ino, time.time(), subvolume(fd))
     value = _encoded(mark)
     if _raw_mark(fd) is not None and read_mark(fd) is None:
         # A copy of another directory's mark is no claim, and must not keep the real owner out.
@@ -181,8 +188,8 @@ def find_marks(mounts: Sequence[Mount], depth: int = 4) -> dict[str, Mark]:
             _find_below(fd, mount.point.rstrip("/"), depth, found)
         finally:
             os.close(fd)
-    once = {(mark.filesystem_uuid, mark.inode): path for path, mark in reversed(found.items())}
-    return {path: mark for path, mark in found.items() if once[mark.filesystem_uuid, mark.inode] == path}
+    once = {mark.place: path for path, mark in reversed(found.items())}
+    return {path: mark for path, mark in found.items() if once[mark.place] == path}
 
 
 def _is_part(mount: Mount, mounts: Sequence[Mount]) -> bool:

@@ -205,3 +205,19 @@ def filesystem_uuid(fd: int) -> str | None:
         if any(value):
             return str(uuid.UUID(bytes=value))
     return None
+
+
+_BTRFS_IOC_GET_SUBVOL_INFO = 0x81F8943C  # 504 bytes: the number at 0, the UUID at 296
+
+
+def subvolume(fd: int) -> str | None:
+    """Return number and UUID of the btrfs subvolume that *fd* is in, or None on any other filesystem.
+
+    A snapshot has the filesystem's UUID and the inode numbers of what it was made of, but not these.
+    """
+    try:
+        answer = fcntl.ioctl(fd, _BTRFS_IOC_GET_SUBVOL_INFO, bytes(504))
+    except OSError:
+        return None
+    (number,) = struct.unpack_from("=Q", answer)
+    return f"{number} {uuid.UUID(bytes=answer[296:312])}"

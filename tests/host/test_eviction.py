@@ -958,6 +958,33 @@ def test_another_filesystem_in_its_place(small_disk: Any, tmp_path: Path) -> Non
     assert stranger.names() == ["ml.a"]
 
 
+def test_a_snapshot_in_its_place(small_disk: Any, tmp_path: Path) -> None:
+    """A backup of the copies, mounted to look into it, is not the data location."""
+    top = small_disk("btrfs")
+    subprocess.run(["btrfs", "-q", "subvolume", "create", top.path / "a"], check=True)
+    at = tmp_path / "at"
+    at.mkdir()
+    top.mount("subvol=a", at)
+    lab = Lab(at, tmp_path)
+    lab.copy("ml.a", last_used=1.0)
+    subprocess.run(["btrfs", "-q", "subvolume", "snapshot", top.path / "a", top.path / "backup"], check=True)
+    subprocess.run(["umount", at], check=True)
+    top.mount("subvol=backup", at)
+    try:
+        for work in (lab.evict, lambda: eviction.recover(lab.places, lab.location, empty=True)):
+            with pytest.raises(data_locations.NotThere, match="its owner mark is another directory's"):
+                work()
+        assert lab.names() == ["ml.a"]
+    finally:
+        subprocess.run(["umount", at], check=True)
+    top.mount("subvol=a", at)
+    try:
+        lab.evict()
+        assert lab.names() == [] and os.listdir(top.path / "backup" / "stowage" / "drives") == ["ml.a"]
+    finally:
+        subprocess.run(["umount", at], check=True)
+
+
 PARTS = [
     "drives",
     ".stowage",

@@ -49,6 +49,24 @@ def test_a_claim_is_taken_once(disk: Path) -> None:
     assert mark_of(disk) == mark
 
 
+def test_a_snapshot_is_not_what_it_was_made_of(small_disk: Callable[..., Any]) -> None:
+    """Filesystem, inode and mark are the same."""
+    disk = small_disk("btrfs").path
+    subprocess.run(["btrfs", "-q", "subvolume", "create", disk / "a"], check=True)
+    (disk / "a" / "folder").mkdir()
+    for place in ("a", "a/folder"):
+        claim(disk / place)
+    subprocess.run(["btrfs", "-q", "subvolume", "snapshot", disk / "a", disk / "b"], check=True)
+    for place in ("", "folder"):
+        assert os.stat(disk / "a" / place).st_ino == os.stat(disk / "b" / place).st_ino
+        assert mark_of(disk / "a" / place) is not None
+        assert mark_of(disk / "b" / place) is None
+        claim(disk / "b" / place, "ml.another")
+        assert mark_of(disk / "a" / place) != mark_of(disk / "b" / place)
+    table = [mount for mount in mounts.read() if mount.point == str(disk)]
+    assert sorted(owner.find_marks(table)) == [str(disk / "a"), str(disk / "b")]
+
+
 def test_a_claim_survives_a_rename_and_goes_with_its_release(disk: Path) -> None:
     place = disk / "before"
     place.mkdir()
