@@ -7,11 +7,10 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .accounts import User, group_name, owner_name
+from .accounts import User
 from .answers import Tell, in_child
 from .errors import Refusal
 from .layout_directories import Ownership, Wanted
@@ -94,7 +93,7 @@ def _described(path: str) -> str:
         status = os.stat(path)
     except OSError as error:
         return f" ({error.strerror})"
-    return f" (mode {stat.S_IMODE(status.st_mode):04o}, owner {owner_name(status.st_uid)}:{group_name(status.st_gid)})"
+    return f" ({Ownership.of(status).described})"
 
 
 def check_will_have_access(users: Sequence[User], name: str, place: Place, wanted: Ownership) -> None:
@@ -110,10 +109,9 @@ def check_will_have_access(users: Sequence[User], name: str, place: Place, wante
             granted = wanted.mode
         missing = [word for bit, word in _PERMISSIONS if not granted & bit]
         if missing and user.uid != 0:
-            described = f"mode {wanted.mode:04o}, owner {wanted.owner}:{wanted.group}"
             raise Refusal(
                 name,
-                f"user {user.name} could not use {place.path}: may not {' or '.join(missing)} ({described})",
+                f"user {user.name} could not use {place.path}: may not {' or '.join(missing)} ({wanted.described})",
                 "choose an owner, group and mode that let the user in",
             )
 

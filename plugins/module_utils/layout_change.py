@@ -87,8 +87,8 @@ class _LayingOut:
 
         changing = [one for one in layout_directories.directories(self.layout, places, wanted) if one.differs]
         for directory in changing:
-            now = None if directory.present is None else directory.present.to_json()
-            differences.note(f"directory {directory.path}", directory.wanted.to_json(), now)
+            now = None if directory.present is None else directory.present.described
+            differences.note(f"directory {directory.path}", directory.wanted.described, now)
         check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
         record = layout_record.make(self.layout, places, self.rules, prefix, former)
         layout_record.note(differences, record, former)

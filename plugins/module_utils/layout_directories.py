@@ -38,8 +38,9 @@ class Ownership:
             status.st_gid,
         )
 
-    def to_json(self) -> dict[str, str]:
-        return {"owner": self.owner, "group": self.group, "mode": f"{self.mode:04o}"}
+    @property
+    def described(self) -> str:
+        return f"mode {self.mode:04o}, owner {self.owner}:{self.group}"
 
 
 def parse_mode(text: str) -> int:

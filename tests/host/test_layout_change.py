@@ -49,6 +49,7 @@ def test_a_run_does_what_was_predicted(places: Places, disk: Path) -> None:
     assert predicted.diff() == done.diff() and predicted.actions == done.actions
     assert done.actions[0] == f"make directory {disk}/stowage"
     assert done.actions[-2:] == [f"write {places.layout_json}", f"write {places.environment}"]
+    assert done.diff()["after"][f"directory {disk}/stowage/runs"] == "mode 0755, owner root:root"
     lines = done.diff()["after"][f"environment {places.environment}"]
     assert f"STOWAGE_RUNS_ROOT={disk}/stowage/runs" in lines
     assert not again.changed and not again.actions
