@@ -78,7 +78,8 @@ def lint() -> Iterator[Check]:
 
 
 def unit() -> Iterator[Check]:
-    yield pytest("pytest", "tests/unit", "--ignore=tests/unit/test_tree.py")
+    # Tests of one file stay together: some look at the processes of the machine.
+    yield pytest("pytest", "--numprocesses=2", "--dist=loadfile", "tests/unit", "--ignore=tests/unit/test_tree.py")
 
 
 def sanity() -> Iterator[Check]:
