@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from stowage_core.errors import StowageError, printable
+from stowage_core.errors import StowageError, one_line
 from stowage_core.forked import close_all_but, fork
 
 from .loop import Loop, Timer
@@ -88,6 +88,13 @@ class Children:
         self._children[key] = child
         self._loop.watch(reader, lambda: self._read(child))
         self._loop.watch(child.pidfd, lambda: self._reap(child))
+
+    def stop(self, key: str, why: str) -> None:
+        """Kill the child of this key, if it is there; it ends with *why*."""
+        child = self._children.get(key)
+        if child is not None and not child.given_up:
+            child.error = why
+            _kill(child)
 
     def kill_all(self, wait_s: float) -> None:
         """Kill every child and wait for them at most *wait_s* seconds in all; a hung one is left to the kernel."""
@@ -191,5 +198,4 @@ def _run(writer: int, body: Body) -> None:
     except StowageError as error:
         send({"failed": str(error)})
     except OSError as error:
-        name = printable(error.filename) + ": " if isinstance(error.filename, (str, bytes)) else ""
-        send({"failed": f"{name}{error.strerror or error}"})
+        send({"failed": one_line(error)})

@@ -81,14 +81,13 @@ def _locations(places: Places) -> list[Target]:
     found = []
     try:
         for name, one in sorted(value["locations"].items()):
-            found.append(
-                Target(
-                    f"location/{name}",
-                    one["path"],
-                    _filesystem(one.get("filesystem")),
-                    one.get("mount_point") if one.get("require_mount") else None,
-                )
-            )
+            target = {
+                "object": f"location/{name}",
+                "path": one["path"],
+                "filesystem": _filesystem(one.get("filesystem")),
+                "mount_point": one.get("mount_point") if one.get("require_mount") else None,
+            }
+            found.append(records.typed(Target, target))
     except (KeyError, TypeError, AttributeError) as error:
         raise records.RecordError(f"{places.layout_json}: not a layout ({error!r}); roll the host out again") from error
     return found

@@ -11,20 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Callable
 
-from stowage_core import events, eviction, eviction_plan
+from stowage_core import copies, events, eviction, eviction_plan, eviction_stop
+from stowage_core.copies import CopyRecord
 from stowage_core.data_locations import DataLocation, NotThere
+from stowage_core.errors import StowageError, one_line
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
 
 from . import tables
 from .children import Children, Ending, Message, Send
 from .declared import DATA_LOCATION, Declared
-from .figures import EVICTION as KEY
-from .figures import Figures
+from .figures import Figures, eviction_key
 from .sections import Sections
 from .settings import Settings
+from .writer import Writer
 
 SILENCE_S = 180.0
 """Longer than one look at all processes, or the write leases of a large copy, may take."""
@@ -38,74 +41,117 @@ RATE = 10_000.0
 """Files deleted per second at most."""
 
 
-def _limits(configuration: Settings) -> eviction_plan.Settings:
-    return eviction_plan.Settings(minimum_age_s=configuration.minimum_age_s, boot_grace_s=configuration.boot_grace_s)
+def without_marks(limits: eviction_plan.Settings) -> eviction_plan.Settings:
+    """Return limits under which, without a limit of bytes, all that is left to go are copies of deleted drives."""
+    return replace(limits, start_free=0.0, stop_free=0.0)
+
+
+def with_last_use(places: Places, figures: Mapping[str, CopyRecord]) -> tuple[dict[str, CopyRecord], dict[str, str]]:
+    """Return the figures with the last use of each copy as it is recorded now, and why copies must stay.
+
+    A copy whose last use cannot be read is not one that was never used.
+    """
+    found, unknown = {}, {}
+    for name, one in figures.items():
+        try:
+            record = copies.load_record(places, name)
+        except StowageError as error:
+            unknown[name] = str(error)
+            continue
+        recorded = record.last_used if record is not None and record.identity == one.identity else None
+        uses = [use for use in (one.last_used, recorded) if use is not None]
+        found[name] = replace(one, last_used=max(uses, default=None))
+    return found, unknown
 
 
 class Evicting:
-    """One run at a time; between runs, whether one is due is decided from figures that are there already."""
+    """One run at a time in each data location; whether one is due is decided from figures that are there already."""
 
     def __init__(
         self,
         places: Places,
         children: Children,
         sections: Sections,
+        figures: Figures,
+        writer: Writer,
         say: Callable[[str], None],
         soon: Callable[[], None],
+        mode: str,
     ) -> None:
-        self._soon = soon
         self._places = places
         self._children = children
         self._sections = sections
+        self._figures = figures
+        self._writer = writer
         self._say = say
+        self._soon = soon
+        self._mode = mode
         self._recovered: str | None = None
         self._under_way = False
+        self._making_room = ""
+        """The key of the child that makes room, while it does."""
         self._wait_until = 0.0
         self._hurried = float("-inf")
         self._swept = float("-inf")
         before = sections.last("evictions") or {}
-        self._removed: dict[str, int] = before.get("removed", {})
-        self._removed_bytes: int = before.get("removed_bytes", 0)
+        removed, removed_bytes = before.get("removed"), before.get("removed_bytes")
+        self._removed: dict[str, int] = removed if isinstance(removed, dict) else {}
+        self._removed_bytes = removed_bytes if isinstance(removed_bytes, int) else 0
         self._plan: list[dict[str, Any]] = []
         self._planned: tuple[str, ...] = ()
         self._blocked = ""
         self._kept: dict[str, str] = {}
-        self._figures: Figures | None = None
-        self._mode = "plan"
+        if before.get("mode", mode) != mode:
+            self._writer.do(self._lift)
 
-    def decide(self, declared: Declared, configuration: Settings, figures: Figures, answer: Message | None) -> None:
+    def change_mode(self, mode: str) -> None:
+        """Take on what an operator has decided anew: no copy goes any more that would not go under it."""
+        if mode == self._mode:
+            return
+        self._mode = mode
+        self._wait_until = 0.0
+        if self._making_room and mode != "on":
+            self._children.stop(self._making_room, f"stopped, because evict is {mode} now")
+        self._writer.do(self._lift)
+
+    def _lift(self) -> str:
+        """Let another try be made although removing did not help before."""
+        try:
+            eviction_stop.lift(self._places)
+        except OSError as error:
+            return one_line(error)
+        return ""
+
+    def decide(self, declared: Declared, configuration: Settings, answer: Message | None) -> None:
         """Start what is due, given what the data location just answered."""
-        self._mode, self._figures = configuration.evict, figures
         location = declared.data_location
         if location is None or answer is None or not answer["available"]:
             # Another filesystem, or none, is in its place: there is nothing that could be removed, or be planned.
             self._settle()
-        elif not self._children.running(KEY) and not figures.measuring(location.path):
+        elif not self._children.running(eviction_key(location)) and not self._figures.measuring_copies:
             if self._recovered != location.identity:
                 if time.monotonic() >= self._wait_until:
                     self._recover(location)
-            elif figures.copies_known:
-                self._act(location, declared, configuration, figures, answer["filesystem"])
+            elif self._figures.copies_known:
+                self._act(location, declared, configuration, answer["filesystem"])
         self._sweep_former(declared, configuration)
         self.publish()
 
     def _sweep_former(self, declared: Declared, configuration: Settings) -> None:
         """Now and then, while there are deleted drives, remove their copies from earlier data locations too."""
-        if not declared.former or not any(drive.absent for drive in declared.drives) or self._children.running(KEY):
-            return
-        if time.monotonic() - self._swept < RETRY_DELETED_S:
+        if not any(drive.absent for drive in declared.drives) or time.monotonic() - self._swept < RETRY_DELETED_S:
             return
         self._swept = time.monotonic()
-        limits = replace(_limits(configuration), start_free=0.0, stop_free=0.0)
+        for location in declared.former:
+            if not self._children.running(eviction_key(location)):
+                body = partial(self._remove_deleted, location, without_marks(configuration.limits))
+                self._children.start(eviction_key(location), body, self._take_former, self._end_former, SILENCE_S)
 
-        def body(send: Send) -> None:
-            for location in declared.former:
-                try:
-                    eviction.evict(self._places, replace(location, max_bytes=0), limits, rate=RATE, report=send)
-                except NotThere as error:
-                    send({"step": "left", "copy": "any", "why": str(error)})
-
-        self._children.start(KEY, body, self._take_former, self._end_former, SILENCE_S)
+    def _remove_deleted(self, location: DataLocation, limits: eviction_plan.Settings, send: Send) -> None:
+        try:
+            eviction.evict(self._places, replace(location, max_bytes=0), limits, rate=RATE, report=send)
+        except NotThere as error:
+            send({"step": "left", "copy": "any", "why": str(error)})
 
     def _take_former(self, message: Message) -> None:
         if message.get("step") == "emptied":
@@ -118,42 +164,36 @@ class Evicting:
             self._say(f"removing copies of deleted drives from earlier data locations: {ending.error}")
 
     def _act(
-        self,
-        location: DataLocation,
-        declared: Declared,
-        configuration: Settings,
-        figures: Figures,
-        filesystem: Mapping[str, Any],
+        self, location: DataLocation, declared: Declared, configuration: Settings, filesystem: Mapping[str, Any]
     ) -> None:
         gone = {(drive.copy_name, drive.identity) for drive in declared.drives if drive.absent}
-        deleted = any((copy.name, copy.identity) in gone for copy in figures.copies())
+        deleted = any((copy.name, copy.identity) in gone for copy in self._figures.copies())
         self._under_way = self._under_way and configuration.evict == "on"
-        pressed = configuration.evict != "off" and self._is_pressed(location, figures, filesystem)
+        pressed = configuration.evict != "off" and self._is_pressed(location, filesystem)
         if not pressed:
             self._settle()
         if not (deleted or pressed) or time.monotonic() < self._wait_until:
             return
-        limits = _limits(configuration)
+        limits = configuration.limits
         if configuration.evict == "on" and pressed:
             if self._under_way:
                 limits = replace(limits, start_free=limits.stop_free)
-            if figures.copies_age() > FRESH_S:
+            if self._figures.copies_age() > FRESH_S:
                 if time.monotonic() - self._hurried > FRESH_S:
                     self._hurried = time.monotonic()
-                    figures.hurry(location.path)
+                    self._figures.hurry()
             else:
                 self._start(location, limits, True)
         elif deleted:
-            # Neither mark nor limit: all that is left to go are the copies of deleted drives.
-            self._start(replace(location, max_bytes=0), replace(limits, start_free=0.0, stop_free=0.0), False)
+            self._start(replace(location, max_bytes=0), without_marks(limits), False)
         else:
             self._start_plan(location, limits)
 
-    def _is_pressed(self, location: DataLocation, figures: Figures, filesystem: Mapping[str, Any]) -> bool:
+    def _is_pressed(self, location: DataLocation, filesystem: Mapping[str, Any]) -> bool:
         space = Space(**{key: filesystem[key] for key in ("size", "free", "avail", "files", "files_free")})
         limits = eviction_plan.Settings()
         mark = limits.stop_free if self._under_way else limits.start_free
-        over = location.max_bytes and figures.allocated() > location.max_bytes
+        over = location.max_bytes and self._figures.allocated() > location.max_bytes
         return bool(over) or space.free_fraction < mark or space.files_free_fraction < mark
 
     def _settle(self) -> None:
@@ -177,31 +217,36 @@ class Evicting:
                 self._recovered = location.identity
                 self._soon()
 
-        self._children.start(KEY, body, self._take, end, SILENCE_S)
+        self._children.start(eviction_key(location), body, self._take, end, SILENCE_S)
 
     def _start(self, location: DataLocation, limits: eviction_plan.Settings, by_pressure: bool) -> None:
-        assert self._figures is not None
-        figures = self._figures.copy_records()
+        known = self._figures.copy_records()
 
         def body(send: Send) -> None:
-            result = eviction.evict(self._places, location, limits, figures=figures, rate=RATE, report=send)
+            figures, unknown = with_last_use(self._places, known)
+            result = eviction.evict(
+                self._places, location, limits, figures=figures, kept=unknown, rate=RATE, report=send
+            )
             send({"result": {"blocked": result.blocked, "kept": len(result.kept), "removed": len(result.removed)}})
 
         def end(ending: Ending) -> None:
+            self._making_room = ""
             if ending.error:
                 self._say(f"eviction: {ending.error}")
                 self._wait_until = time.monotonic() + RETRY_S
                 self._recovered = None
 
-        self._under_way = self._under_way or by_pressure
-        self._children.start(KEY, body, lambda message: self._take(message, location.path, by_pressure), end, SILENCE_S)
+        key = eviction_key(location)
+        if by_pressure:
+            self._under_way, self._making_room = True, key
+        self._children.start(key, body, lambda message: self._take(message, location.path, by_pressure), end, SILENCE_S)
 
     def _start_plan(self, location: DataLocation, limits: eviction_plan.Settings) -> None:
-        assert self._figures is not None
-        figures = self._figures.copy_records()
+        known = self._figures.copy_records()
 
         def body(send: Send) -> None:
-            plan = eviction.current_plan(self._places, location, limits, figures=figures)
+            figures, unknown = with_last_use(self._places, known)
+            plan = eviction.current_plan(self._places, location, limits, figures=figures, kept=unknown)
             victims = [{"copy": one.name, "reason": one.reason, "allocated": one.allocated} for one in plan.victims]
             send({"plan": victims, "blocked": plan.blocked})
 
@@ -215,11 +260,10 @@ class Evicting:
                 self._say(f"planning an eviction: {ending.error}")
 
         self._wait_until = time.monotonic() + PLAN_S
-        self._children.start(KEY, body, take, end, SILENCE_S)
+        self._children.start(eviction_key(location), body, take, end, SILENCE_S)
 
     def _take(self, message: Message, path: str = "", by_pressure: bool = False) -> None:
         """Take in a step of a run."""
-        assert self._figures is not None
         step = message.get("step")
         if step == "planned":
             known = self._figures.copy_records()
@@ -275,7 +319,11 @@ class Evicting:
 
     def _tell(self, reason: str, message: str) -> None:
         self._say(message)
-        events.record(self._places, object=DATA_LOCATION, reason=reason, message=message)
+        self._writer.do(partial(self._record, reason, message, time.time()))
+
+    def _record(self, reason: str, message: str, when: float) -> str:
+        recorded = events.record(self._places, object=DATA_LOCATION, reason=reason, message=message, time=when)
+        return "" if recorded else f"{self._places.events}: the event {reason} could not be recorded"
 
     def publish(self) -> None:
         self._sections.put(

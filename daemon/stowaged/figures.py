@@ -4,15 +4,14 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
-from stowage_core import copies, mounts, records
+from stowage_core import mounts
 from stowage_core.copies import Copy, CopyRecord
+from stowage_core.data_locations import DataLocation
 from stowage_core.drives import split_copy_name
-from stowage_core.errors import StowageError
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
@@ -20,14 +19,17 @@ from .answers import Hung
 from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, Declared, Target
 from .leases import Leases
-from .measuring import SILENCE_S, Measuring, record_path
+from .measuring import SILENCE_S, Measuring
 from .runs import RUNS
 from .sections import Sections
 from .settings import Settings
 
-EVICTION = "evict"
-"""The key of the child that removes copies."""
 _KEPT = ("bytes", "allocated", "files", "measured")
+
+
+def eviction_key(location: DataLocation) -> str:
+    """Return the key of the child that removes copies from a data location: none waits for another one's disk."""
+    return f"evict/{location.identity}"
 
 
 class Figures:
@@ -46,32 +48,29 @@ class Figures:
         self._measured: dict[str, dict[str, Any]] = {}
         self._copies: dict[str, dict[str, Any]] = {}
         self._due: dict[str, float] = {}
+        """When each child is to be started next, by its key; what is not in it is due at once."""
+        self._copies_key = ""
         self._elsewhere: set[str] = set()
         self._said: dict[str, str] = {}
         self._listed: float | None = None
 
-    def declare(self, declared: Declared, configuration: Settings) -> None:
-        """Take on what is declared now, with the last complete figures of what is new in it."""
-        if self._declared.data_location != declared.data_location:
+    def declare(self, declared: Declared, recorded: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take on what is declared now, with what is recorded of the last measurement of each object."""
+        if _place(self._declared.data_location) != _place(declared.data_location):
             self._copies = {}
             self._listed = None
+            self._due.clear()
         self._declared = declared
-        wanted = {target.object: target for target in declared.targets}
-        for target in [name for name in self._measured if name not in wanted]:
-            del self._measured[target]
+        wanted = {target.object for target in declared.targets}
+        for name in [name for name in self._measured if name not in wanted]:
+            del self._measured[name]
         for name in wanted:
             if name not in self._measured:
-                self._measured[name] = self._recorded(name)
+                record = recorded.get(name, {})
+                known = {key: record.get(key) for key in (*_KEPT, "runs")}
+                complete, reason = record.get("complete", False), record.get("reason", "")
+                self._measured[name] = {**known, "complete": complete, "reason": reason}
                 self._due.clear()
-
-    def _recorded(self, name: str) -> dict[str, Any]:
-        try:
-            record = records.read(record_path(self._places, name)) or {}
-        except StowageError as error:
-            self._say(str(error))
-            record = {}
-        known = {key: record.get(key) for key in (*_KEPT, "runs")}
-        return {**known, "complete": record.get("complete", False), "reason": record.get("reason", "")}
 
     # -- Answers
 
@@ -95,29 +94,41 @@ class Figures:
     # -- Measuring
 
     def measure_when_due(self, table: Sequence[Mount], configuration: Settings) -> None:
-        """Start a child for each filesystem whose time has come, unless one is there or it hangs."""
-        groups: dict[str, list[Target]] = {}
+        """Start a child for each filesystem whose time has come, unless one is there or it hangs.
+
+        The copies have one of their own: making room waits for their sizes, and for nothing else that is measured.
+        """
+        groups: dict[tuple[str, str], list[Target]] = {}
         self._elsewhere = set()
         for target in self._declared.targets:
             mount = mounts.of_path(target.path, table)
             if mounts.is_shared(mount.fstype) and not (target.shared or configuration.measure_shared):
                 self._elsewhere.add(target.object)
                 continue
-            groups.setdefault(mount.device, []).append(target)
+            kind = "copies" if target.object == DATA_LOCATION else "measure"
+            groups.setdefault((f"{kind}/{mount.device}", mount.device), []).append(target)
         now = time.monotonic()
-        for device, targets in groups.items():
-            key = f"measure/{device}"
-            busy = self._children.running(key) or (
+        for (key, device), targets in groups.items():
+            busy = self._children.running(key)
+            if targets[0].object == DATA_LOCATION:
+                self._copies_key = key
                 # A copy that is being measured is open, and would be taken for one in use.
-                self._children.running(EVICTION) and any(target.object == DATA_LOCATION for target in targets)
-            )
-            if now >= self._due.get(device, 0.0) and device not in self._hung and not busy:
-                self._due[device] = now + configuration.scan_interval_s
-                self._start(key, device, targets, table)
+                busy = busy or self._is_evicting()
+            if now >= self._due.get(key, 0.0) and device not in self._hung and not busy:
+                self._start(key, device, targets, table, configuration.scan_interval_s)
 
-    def _start(self, key: str, device: str, targets: list[Target], table: Sequence[Mount]) -> None:
+    def _is_evicting(self) -> bool:
+        location = self._declared.data_location
+        return location is not None and self._children.running(eviction_key(location))
+
+    def _start(self, key: str, device: str, targets: list[Target], table: Sequence[Mount], interval_s: float) -> None:
         drives = {drive.copy_name: drive for drive in self._declared.drives if drive.placed}
+        place = _place(self._declared.data_location)
         body = Measuring(self._places, targets, self._declared.data_location, drives, table)
+
+        def take(message: Message) -> None:
+            if place == _place(self._declared.data_location):  # else its copies are not of the present one
+                self._take(message)
 
         def end(ending: Ending) -> None:
             if ending.silent:
@@ -128,9 +139,12 @@ class Figures:
             if ending.silent or ending.error:
                 for target in targets:
                     self._fail(target.object, "could not be measured to the end")
+            if key in self._due:  # else it is due again already
+                self._due[key] = time.monotonic() + interval_s
             self._soon()
 
-        self._children.start(key, body, self._take, end, SILENCE_S)
+        self._due[key] = float("inf")
+        self._children.start(key, body, take, end, SILENCE_S)
 
     def _take(self, message: Message) -> None:
         if "say" in message:
@@ -159,9 +173,9 @@ class Figures:
         name = message["copy"]
         before = self._copies.get(name)
         if not message["complete"] and before is not None and before["identity"] == message["identity"]:
-            before.update(complete=False, reason=message["reason"])
+            before.update(complete=False, reason=message["reason"], last_used=message["last_used"])
             return
-        self._copies[name] = {**dict.fromkeys((*_KEPT, "inodes")), "filling": False, **message}
+        self._copies[name] = {**dict.fromkeys((*_KEPT, "inodes", "last_used")), "filling": False, **message}
 
     # -- What others ask
 
@@ -183,25 +197,30 @@ class Figures:
         """Return what all copies take on their disk, as far as they were measured."""
         return sum(one["allocated"] or 0 for one in self._copies.values())
 
-    def measuring(self, path: str) -> bool:
-        """Return whether the filesystem of *path* is being measured: that holds copies open."""
-        return self._children.running(f"measure/{mounts.of_path(path, mounts.read()).device}")
+    @property
+    def measuring_copies(self) -> bool:
+        """Whether copies are being measured: that holds them open."""
+        return self._children.running(self._copies_key)
 
-    def hurry(self, path: str) -> None:
-        """Let the filesystem of *path* be measured at once."""
-        self._due.pop(mounts.of_path(path, mounts.read()).device, None)
-        self._soon()
+    def hurry(self) -> None:
+        """Let the copies be measured at once."""
+        self._due.pop(self._copies_key, None)
+
+    def used(self, name: str, when: float | None) -> None:
+        """Take on when a copy was last used."""
+        if name in self._copies:
+            self._copies[name]["last_used"] = when
 
     def copies(self) -> list[Copy]:
         return [Copy(name, one["identity"], one["created"]) for name, one in sorted(self._copies.items())]
 
     def copy_records(self) -> dict[str, CopyRecord]:
-        """Return what is known of each copy, with its last use as it is recorded."""
+        """Return what is known of each copy."""
         found = {}
         for name, one in self._copies.items():
             workspace, drive = split_copy_name(name)
-            figures = {key: one[key] for key in (*_KEPT, "inodes", "complete")}
-            found[name] = CopyRecord(workspace, drive, one["identity"], "", last_used=self._last_used(name), **figures)
+            figures = {key: one[key] for key in (*_KEPT, "inodes", "complete", "last_used")}
+            found[name] = CopyRecord(workspace, drive, one["identity"], "", **figures)
         return found
 
     def filling(self) -> set[str]:
@@ -210,26 +229,6 @@ class Figures:
     def removed(self, name: str) -> None:
         """Forget a copy that was removed."""
         self._copies.pop(name, None)
-
-    def _last_used(self, name: str) -> float | None:
-        path = copies.record_path(self._places, name)
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            return None
-        one = self._copies[name]
-        stamp = (status.st_mtime_ns, status.st_ino)
-        if one.get("stamp") != stamp:
-            try:
-                record = copies.load_record(self._places, name)
-            except StowageError as error:
-                self._say(str(error))
-                record = None
-            matches = record is not None and record.identity == one["identity"]
-            one["last_used"] = record.last_used if record is not None and matches else None
-            one["stamp"] = stamp
-        last_used: float | None = one["last_used"]
-        return last_used
 
     def summary(self) -> str:
         there = sum(1 for answer in self._answers.values() if answer["available"])
@@ -301,11 +300,14 @@ class Figures:
                     "identity": one["identity"],
                     "kind": kind,
                     "in_use": leases.holds(name),
-                    "last_used": self._last_used(name),
-                    **{key: one[key] for key in (*_KEPT, "complete", "filling")},
+                    **{key: one[key] for key in (*_KEPT, "complete", "filling", "last_used")},
                 }
             )
         return shown
+
+
+def _place(location: DataLocation | None) -> tuple[str, str] | None:
+    return None if location is None else (location.identity, location.path)
 
 
 def _was_there(answer: Message) -> bool:

@@ -17,7 +17,7 @@ from stowage_core.errors import StowageError
 from stowage_core.pins import LEASED, RESERVED, Pin
 from stowage_core.places import Places
 
-from .children import Children, Ending
+from .children import Children, Ending, Message, Send
 
 _SILENCE_S = 30.0
 _RETRY_S = 60.0
@@ -30,10 +30,17 @@ def ended_path(places: Places) -> str:
 class Leases:
     """Looks at the pins under /run/stowage."""
 
-    def __init__(self, places: Places, children: Children, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        places: Places,
+        children: Children,
+        say: Callable[[str], None],
+        used: Callable[[str, float | None], None],
+    ) -> None:
         self._places = places
         self._children = children
         self._say = say
+        self._used = used
         self._pins: list[Pin] | None = None
         self._held: set[str] = set()
         self._unreadable = ""
@@ -71,15 +78,21 @@ class Leases:
                 self._say(f"{ended_path(self._places)}: {error.strerror}; ended leases stay for now")
         if used and not self._children.running("leases"):
             self._touched.update(dict.fromkeys(used, now))
-            self._children.start(
-                "leases", lambda _send: self._touch(used), lambda _message: None, self._end, _SILENCE_S
-            )
+            self._children.start("leases", lambda send: self._touch(used, send), self._take, self._end, _SILENCE_S)
 
-    def _touch(self, used: set[str]) -> None:
+    def _touch(self, used: set[str], send: Send) -> None:
         for copy in sorted(used):
-            record = copies.load_record(self._places, copy)
+            now = time.time()
+            try:
+                record = copies.load_record(self._places, copy)
+            except records.RecordError:
+                continue  # measuring says so, and makes it anew, as used then
             if record is not None:
-                copies.touch_used(self._places, copy, record.identity, record.path)
+                touched = copies.touch_used(self._places, copy, record.identity, record.path, now)
+                send({"copy": copy, "used": now if touched else record.last_used})
+
+    def _take(self, message: Message) -> None:
+        self._used(message["copy"], message["used"])
 
     def _end(self, ending: Ending) -> None:
         if ending.error:

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 from stowage_core import copies, data_locations, mounts, records
@@ -20,7 +20,7 @@ from stowage_core.copies import Copy, CopyRecord
 from stowage_core.data_locations import DRIVES, DataLocation
 from stowage_core.drive_records import Drive
 from stowage_core.drives import split_copy_name
-from stowage_core.errors import StowageError
+from stowage_core.errors import StowageError, one_line
 from stowage_core.measure import Engine, Scan, Usage
 from stowage_core.measure_parts import Names, measure_parts
 from stowage_core.mounts import FilesystemId, Mount
@@ -45,8 +45,27 @@ _ENGINE: Engine = Scan(pace=_PACE)
 def record_path(places: Places, target: str) -> str:
     """Return where the last complete measurement of a target is kept, by its object's name."""
     kind, _slash, name = target.partition("/")
-    directory = os.path.join(places.var, "sources") if kind == "drive" else places.locations_dir
+    directory = places.sources_dir if kind == "drive" else places.locations_dir
     return os.path.join(directory, (name or kind).replace("/", ".") + ".json")
+
+
+def last_measured(places: Places, target: str, send: Send) -> dict[str, Any]:
+    """Return the record of a target's last measurement; one that cannot be used is said, and is none."""
+    path = record_path(places, target)
+    try:
+        record = records.read(path) or {}
+        filesystem, figures = record.get("filesystem"), [record.get(key) for key in _KEPT]
+        if filesystem is not None:
+            FilesystemId.from_json(filesystem)
+        if not all(isinstance(one, (int, float, type(None))) for one in figures):
+            raise TypeError(f"{figures!r}")
+    except records.RecordError as error:
+        send({"say": str(error)})
+    except (KeyError, TypeError) as error:
+        send({"say": f"{path}: not the record of a measurement ({error!r}); it is made anew"})
+    else:
+        return record
+    return {}
 
 
 @dataclass
@@ -113,9 +132,9 @@ class Measuring:
         fd, _mount = probe.open_target(target, self.location, self.table)
         try:
             filesystem = mounts.identify(fd, self.table)
-            record = self._record(target, send)
+            before = last_measured(self.places, target.object, send).get("filesystem")
             # That must not become a zero.
-            if record and not filesystem.matches(FilesystemId.from_json(record["filesystem"])) and not os.listdir(fd):
+            if before and not filesystem.matches(FilesystemId.from_json(before)) and not os.listdir(fd):
                 raise probe.UnavailableError(
                     f"{target.path}: an empty directory on another filesystem than at the last measurement; "
                     "mount its disk"
@@ -145,14 +164,7 @@ class Measuring:
 
     def _is_unmade(self, target: Target, error: StowageError, send: Send) -> bool:
         """Return whether a directory is only made when it is first used, and was not yet."""
-        return isinstance(error, probe.UnmadeError) and self._record(target, send) is None
-
-    def _record(self, target: Target, send: Send) -> dict[str, Any] | None:
-        try:
-            return records.read(record_path(self.places, target.object))
-        except records.RecordError as error:
-            send({"say": str(error)})
-            return None
+        return isinstance(error, probe.UnmadeError) and not last_measured(self.places, target.object, send)
 
     def _take(self, target: Target, filesystem: FilesystemId, figures: Mapping[str, Any], send: Send) -> None:
         if not figures["complete"]:
@@ -164,8 +176,8 @@ class Measuring:
 
     def _fail(self, target: Target, reason: str, send: Send) -> None:
         """Say that a measurement was not complete, and record it beside the last complete figures."""
-        record = self._record(target, send)
-        if record is not None:
+        record = last_measured(self.places, target.object, send)
+        if record:
             record.update(complete=False, reason=reason)
             _keep(send, lambda: records.write(record_path(self.places, target.object), record))
         send({"object": target.object, "complete": False, "reason": reason})
@@ -198,34 +210,49 @@ class Measuring:
         path = record_path(self.places, target.object)
         record = {**totals, "complete": True, "measured": time.time(), "reason": ""}
         if reason:
-            record = {**(self._record(target, send) or {}), "complete": False, "reason": reason}
+            record = {**last_measured(self.places, target.object, send), "complete": False, "reason": reason}
         _keep(send, lambda: records.write(path, record))
 
     def _copy(self, location_fd: int, copy: Copy, filesystem_bytes: int, send: Send) -> dict[str, Any]:
+        before, damage = self._before(copy, send)
+        # A last use that cannot be read any more may be as late as now.
+        last_used = time.time() if damage else before.last_used if before is not None else None
+        known = {
+            "copy": copy.name,
+            "identity": copy.identity,
+            "created": copy.created,
+            "last_used": last_used,
+        }
         try:
             with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(copy.name)) as fd:
                 usage = _ENGINE.measure(fd)
         except OSError as error:
-            return {
-                "copy": copy.name,
-                "identity": copy.identity,
-                "created": copy.created,
-                "complete": False,
-                "reason": f"copy {copy.name}: {error.strerror}",
-            }
+            return {**known, "complete": False, "reason": f"copy {copy.name}: {error.strerror}"}
         workspace, drive = split_copy_name(copy.name)
         declared = self.drives.get(copy.name)
         filling = declared is not None and copies.waits_for_fill(location_fd, declared)
-        before = copies.load_record(self.places, copy.name)
         figures = _figures(usage, f"copy {copy.name}")
-        if not usage.complete and before is not None and before.identity == copy.identity and before.bytes is not None:
+        if not usage.complete and before is not None and before.bytes is not None:
             # What could not be read is not zero: the last complete figures stay.
             figures.update({key: getattr(before, key) for key in _KEPT})
         record = CopyRecord(
             workspace, drive, copy.identity, declared.path if declared is not None else "", **_recorded(figures)
         )
-        _keep(send, lambda: copies.record_measured(self.places, copy.name, record, filesystem_bytes))
-        return {"copy": copy.name, "identity": copy.identity, "created": copy.created, "filling": filling, **figures}
+        if damage:
+            made_anew = replace(record, last_used=last_used)
+            _keep(send, lambda: copies.write_record(self.places, copy.name, made_anew))
+        else:
+            _keep(send, lambda: copies.record_measured(self.places, copy.name, record, filesystem_bytes))
+        return {**known, "filling": filling, **figures}
+
+    def _before(self, copy: Copy, send: Send) -> tuple[CopyRecord | None, bool]:
+        """Return what is recorded of a copy, and whether the record is damaged."""
+        try:
+            before = copies.load_record(self.places, copy.name)
+        except records.RecordError as error:
+            send({"say": f"{error}; it is made anew, as if the copy was used now"})
+            return None, True
+        return before if before is not None and before.identity == copy.identity else None, False
 
     def _forget_gone(self, present: set[str], send: Send) -> None:
         try:
@@ -257,8 +284,10 @@ def _keep(send: Send, write: Callable[[], object]) -> None:
     """Write a record; when its disk is full the measurement goes on, and the daemon says so."""
     try:
         write()
+    except StowageError as error:
+        send({"say": str(error)})
     except OSError as error:
-        send({"say": f"{error.filename}: {error.strerror}; the record there stays as it was"})
+        send({"say": f"{one_line(error)}; the record there stays as it was"})
 
 
 def _beat(send: Send) -> None:

@@ -14,25 +14,30 @@ import sys
 import time
 from typing import Any
 
-from stowage_core import mounts
-from stowage_core.errors import StowageError
+from stowage_core import mounts, records
+from stowage_core.errors import StowageError, one_line
+from stowage_core.locks import lock
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
-from . import declared, settings
+from . import settings
 from .answers import Hung, Prober
 from .children import Children, Message
-from .declared import Declared
+from .declared import DATA_LOCATION, Declared
 from .evicting import Evicting
 from .figures import Figures
 from .leases import Leases
 from .loop import Loop
 from .notify import Notifier
+from .reader import Reader, Recorded
 from .sections import Sections
 from .settings import Settings
 from .version import VERSION
+from .writer import Writer
 
 STOP_S = 0.5
+INSTANCE_S = 2.0
+"""How long an earlier daemon may take to be gone."""
 
 
 def main(places: Places) -> int:
@@ -42,6 +47,11 @@ def main(places: Places) -> int:
         print(f"stowaged: {error}", file=sys.stderr)
         return 1
     os.chdir("/")
+    try:
+        held = _hold_instance(places)
+    except (StowageError, OSError) as error:
+        print(f"stowaged: {error}", file=sys.stderr)
+        return 1
     # A path may be no text at all: it is escaped in the log rather than fatal.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     service = Service(places, configuration)
@@ -49,7 +59,18 @@ def main(places: Places) -> int:
         service.run()
     finally:
         service.close()
+        os.close(held)
     return 0
+
+
+def _hold_instance(places: Places) -> int:
+    """Return a descriptor that holds this host's place for one daemon: two would decide against each other."""
+    records.make_directory(places.run)
+    directory = os.open(places.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return lock(directory, b"daemon.lock", INSTANCE_S)
+    finally:
+        os.close(directory)
 
 
 def say(text: str) -> None:
@@ -66,15 +87,19 @@ class Service:
         self._started = time.time()
         self._loop = Loop()
         self._notifier = Notifier()
-        self._children = Children(self._loop)
-        self._hung = Hung(self._children)
-        self._prober = Prober(self._children, self._hung, say)
+        self._children = children = Children(self._loop)
+        self._hung = Hung(children)
+        self._reader = Reader(places, children, self._declare)
+        self._prober = Prober(children, self._hung, say)
         self._sections = Sections(places, say)
-        self._figures = Figures(places, self._children, self._hung, say, self._soon)
-        self._leases = Leases(places, self._children, say)
-        self._evicting = Evicting(places, self._children, self._sections, say, self._soon)
+        self._figures = Figures(places, children, self._hung, say, self._soon)
+        self._leases = Leases(places, children, say, self._figures.used)
+        self._writer = Writer(children, say)
+        self._evicting = Evicting(
+            places, children, self._sections, self._figures, self._writer, say, self._soon, configuration.evict
+        )
         self._declared = Declared()
-        self._stamp: Any = None
+        self._wrong = {"settings": "", "declared": ""}
         self._config: dict[str, Any] = {"successful": True, "error": "", "loaded": self._started}
         self._ready = False
 
@@ -86,7 +111,7 @@ class Service:
         if self._notifier.watchdog_s:
             period = self._notifier.watchdog_s / 3
             self._loop.every(lambda: period, self._notifier.alive)
-        self._read_declared()
+        self._writer.do(self._sweep)
         self._loop.every(lambda: self._settings.cycle_s, self._cycle)
         self._loop.run()
         self._notifier.stopping()
@@ -100,42 +125,48 @@ class Service:
         try:
             self._settings = settings.load(self._places)
         except (StowageError, OSError) as error:
-            self._note_config(str(error))
+            self._note_config("settings", str(error))
         else:
-            self._note_config("")
-            self._stamp = None
-            self._read_declared()
+            self._note_config("settings", "")
+            self._evicting.change_mode(self._settings.evict)
         self._notifier.ready(self._status())
+        self._soon()
 
-    def _note_config(self, error: str) -> None:
+    def _note_config(self, part: str, error: str) -> None:
+        """Take on what is wrong with a part of the configuration, or that nothing is."""
+        if part == "declared" and error == self._wrong[part]:
+            return
         if error:
             say(f"the configuration could not be loaded, the earlier one stays in force: {error}")
-        elif self._config["error"]:
+        elif self._wrong[part]:
             say("the configuration could be loaded again")
-        self._config = {"successful": not error, "error": error, "loaded": time.time()}
+        self._wrong[part] = error
+        wrong = "; ".join(filter(None, self._wrong.values()))
+        self._config = {"successful": not wrong, "error": wrong, "loaded": time.time()}
         self._sections.put("config", self._config)
 
-    def _read_declared(self) -> None:
-        """Take on what /etc/stowage declares when it has changed; what cannot be read leaves the earlier in force."""
+    def _declare(self, found: Declared, recorded: Recorded) -> None:
+        self._declared = found
+        self._figures.declare(found, recorded)
+
+    def _sweep(self) -> str:
+        """Remove what killed processes have left half written."""
         try:
-            stamp = (declared.stamp(self._places), self._settings.host)
-            if stamp == self._stamp:
-                return
-            self._stamp = stamp
-            self._declared = declared.load(self._places, self._settings.host)
-        except (StowageError, OSError) as error:
-            self._note_config(str(error))
-            return
-        if self._config["error"]:
-            self._note_config("")
-        self._figures.declare(self._declared, self._settings)
+            for directory in self._places.directories:
+                records.sweep(directory)
+        except OSError as error:
+            return one_line(error)
+        return ""
 
     # -- Every cycle
 
     def _cycle(self) -> None:
-        if self._prober.busy:
+        if self._reader.busy or self._prober.busy:
             return  # a filesystem does not answer: that round ends soon, and the next one leaves it out
-        self._read_declared()
+        self._reader.start(self._settings.host, say, self._look)
+
+    def _look(self, wrong: str) -> None:
+        self._note_config("declared", wrong)
         table = mounts.read()
         self._leases.look()
         self._prober.start(
@@ -151,13 +182,9 @@ class Service:
 
     def _answered(self, answers: dict[str, Message], table: list[Mount]) -> None:
         self._figures.answered(answers)
+        # First: a measurement of the copies that is due again at once would leave no moment for it.
+        self._evicting.decide(self._declared, self._settings, answers.get(DATA_LOCATION))
         self._figures.measure_when_due(table, self._settings)
-        self._evicting.decide(
-            self._declared,
-            self._settings,
-            self._figures,
-            answers.get(declared.DATA_LOCATION),
-        )
         self._publish()
         if not self._ready:
             self._ready = True

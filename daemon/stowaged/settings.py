@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Callable
 
-from stowage_core import records
+from stowage_core import eviction_plan, records
 from stowage_core.errors import StowageError
 from stowage_core.places import Places
 
@@ -39,6 +39,10 @@ class Settings:
     boot_grace_s: float = 600
     measure_shared: bool = False
     """Whether this host measures what lies on filesystems that other hosts see too."""
+
+    @property
+    def limits(self) -> eviction_plan.Settings:
+        return eviction_plan.Settings(minimum_age_s=self.minimum_age_s, boot_grace_s=self.boot_grace_s)
 
 
 def _seconds(low: float, high: float) -> Callable[[Any], str]:

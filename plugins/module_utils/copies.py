@@ -16,7 +16,7 @@ from .data_locations import COPY, DRIVES, LOCKS, DataLocation
 from .drive_records import Drive
 from .drives import split_copy_name
 from .errors import Refusal, printable, quoted
-from .locks import lock
+from .locks import lock, records_lock
 from .owner import Mark, claim, read_mark
 from .places import Places
 from .syscalls import NO_DIRECTORY, open_beneath
@@ -58,7 +58,7 @@ class CopyRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CopyRecord:
-        return cls(**value)
+        return records.typed(cls, value)
 
 
 def own_mark(fd: int, name: str, location: DataLocation) -> Mark | None:
@@ -263,12 +263,13 @@ def record_measured(places: Places, name: str, measured: CopyRecord, filesystem_
     Material is that the copy appeared, is another drive's, was completely measured for the first time, or moved by more
     than 1 GiB or 1 % of the filesystem. The time of its last use is kept.
     """
-    before = load_record(places, name)
-    if before is not None and before.identity == measured.identity:
-        measured = replace(measured, last_used=before.last_used)
-        if not _is_material(before, measured, filesystem_bytes):
-            return False
-    return write_record(places, name, measured)
+    with records_lock(places):
+        before = load_record(places, name)
+        if before is not None and before.identity == measured.identity:
+            measured = replace(measured, last_used=before.last_used)
+            if not _is_material(before, measured, filesystem_bytes):
+                return False
+        return write_record(places, name, measured)
 
 
 def _is_material(before: CopyRecord, after: CopyRecord, filesystem_bytes: int) -> bool:
@@ -284,13 +285,14 @@ def _is_material(before: CopyRecord, after: CopyRecord, filesystem_bytes: int) -
 def touch_used(places: Places, name: str, identity: str, path: str = "", now: float | None = None) -> bool:
     """Record that a copy is used now, at most once an hour; return whether it was written."""
     now = time.time() if now is None else now
-    before = load_record(places, name)
-    if before is None or before.identity != identity:
-        workspace, drive = split_copy_name(name)
-        before = CopyRecord(workspace, drive, identity, path)
-    if before.last_used is not None and 0 <= now - before.last_used < USE_INTERVAL_S:
-        return False
-    return write_record(places, name, replace(before, last_used=now))
+    with records_lock(places):
+        before = load_record(places, name)
+        if before is None or before.identity != identity:
+            workspace, drive = split_copy_name(name)
+            before = CopyRecord(workspace, drive, identity, path)
+        if before.last_used is not None and 0 <= now - before.last_used < USE_INTERVAL_S:
+            return False
+        return write_record(places, name, replace(before, last_used=now))
 
 
 def described(name: str) -> str:

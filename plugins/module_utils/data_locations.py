@@ -44,14 +44,10 @@ class DataLocation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DataLocation:
-        return cls(
-            value["path"],
-            value.get("max_bytes", 0),
-            value["host"],
-            FilesystemId.from_json(value["filesystem"]),
-            value["identity"],
-            value.get("left", 0.0),
-        )
+        known = {key: value[key] for key in ("path", "host", "identity")}
+        given = {key: value[key] for key in ("max_bytes", "left") if key in value}
+        filesystem = FilesystemId.from_json(value["filesystem"])
+        return records.typed(cls, {"max_bytes": 0, **known, **given, "filesystem": filesystem})
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {

@@ -80,10 +80,29 @@ class Drive:
 
     @classmethod
     def from_json(cls, workspace: str, value: Mapping[str, Any]) -> Drive:
-        return cls(workspace, value["metadata"], value["spec"], value["identity"], value["state"], value["force"])
+        fields = {key: value[key] for key in ("metadata", "spec", "identity", "state", "force")}
+        drive = records.typed(cls, {**fields, "workspace": workspace})
+        _check_types(drive)
+        return drive
 
     def to_json(self) -> dict[str, Any]:
         return {**self.declared, "identity": self.identity}
+
+
+def _check_types(drive: Drive) -> None:
+    """Raise TypeError, KeyError or AttributeError unless what this host reads in a drive is of the types it reads."""
+    sources = [] if drive.spec is None else drive.spec["sources"]
+    texts = [drive.metadata["name"]]
+    for source in sources:
+        texts += [
+            source.get("node_scope", ""),
+            source.get("node", ""),
+            source["path"],
+            *(source.get("eligible_nodes") or []),
+        ]
+    wrong = [text for text in texts if not isinstance(text, str)]
+    if wrong or (drive.spec is not None and not isinstance(drive.spec["evictable"], bool)):
+        raise TypeError(f"{(wrong or [drive.spec])[0]!r}")
 
 
 def record_path(places: Places, workspace: str) -> str:
@@ -98,7 +117,7 @@ def load(places: Places, workspace: str) -> list[Drive] | None:
         return None
     try:
         return [Drive.from_json(value["workspace"], one) for one in value["drives"]]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise records.RecordError(f"{path}: not a list of drives ({error!r}); roll the host out again") from error
 
 

@@ -30,7 +30,7 @@ class Refusal(StowageError):
 
 
 def one_line(error: OSError) -> str:
-    """Return *error* with the file that it is about: of one that could not be replaced, its own and not the new one's."""
+    """Return *error* with the file that it is about: of one that was to be replaced its own, not the new one's."""
     for name in (error.filename2, error.filename):
         if isinstance(name, (str, bytes)) and name:
             return f"{printable(name)}: {error.strerror or error}"

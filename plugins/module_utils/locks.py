@@ -12,21 +12,34 @@ from collections.abc import Iterator
 
 from .errors import StowageError, printable
 from .places import Places
+from .records import make_directory
 from .syscalls import open_beneath
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@contextlib.contextmanager
-def host_lock(places: Places, timeout: float = 60.0) -> Iterator[None]:
+def host_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
     """Hold the lock under which anything on this host is claimed or declared.
 
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """
-    os.makedirs(places.run, mode=0o755, exist_ok=True)
-    fd = os.open(places.host_lock, _FLAGS, 0o600)
+    return _held(places, places.host_lock, timeout)
+
+
+def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which a record of a copy is read, changed and written: for moments only.
+
+    :raises StowageError: when another process holds it for longer than *timeout* seconds
+    """
+    return _held(places, os.path.join(places.run, "records.lock"), timeout)
+
+
+@contextlib.contextmanager
+def _held(places: Places, path: str, timeout: float) -> Iterator[None]:
+    make_directory(places.run)
+    fd = os.open(path, _FLAGS, 0o600)
     try:
-        _wait(fd, places.host_lock, timeout)
+        _wait(fd, path, timeout)
         yield
     finally:
         os.close(fd)

@@ -66,7 +66,7 @@ class Pin:
 
     @classmethod
     def from_json(cls, run: str, number: int, value: Mapping[str, Any]) -> Pin:
-        return cls(**{**value, "run": run, "number": number})
+        return records.typed(cls, {**value, "run": run, "number": number})
 
     def to_json(self) -> dict[str, Any]:
         value = asdict(self)

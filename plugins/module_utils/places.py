@@ -23,6 +23,20 @@ class Places:
         return cls(*(os.path.join(prefix, path.lstrip("/")) for path in (default.etc, default.var, default.run)))
 
     @property
+    def directories(self) -> tuple[str, ...]:
+        """All directories that hold records."""
+        return (
+            self.etc,
+            self.drives_dir,
+            self.var,
+            self.copies_dir,
+            self.locations_dir,
+            self.sources_dir,
+            self.run,
+            self.state_dir,
+        )
+
+    @property
     def layout_json(self) -> str:
         return os.path.join(self.etc, "layout.json")
 
@@ -57,6 +71,10 @@ class Places:
     @property
     def locations_dir(self) -> str:
         return os.path.join(self.var, "locations")
+
+    @property
+    def sources_dir(self) -> str:
+        return os.path.join(self.var, "sources")
 
     @property
     def runs_json(self) -> str:

@@ -6,13 +6,17 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stowage_core.errors import StowageError
+from stowaged import writer as writing
 from stowaged.children import Body, Children, Ending, Send
 from stowaged.loop import Loop
+from stowaged.writer import Writer
 
 
 @pytest.fixture
@@ -123,3 +127,34 @@ def test_timers_and_signals(loop: Loop) -> None:
     os.kill(os.getpid(), signal.SIGUSR1)
     loop.run()
     assert seen == ["signal", "first", "second"]
+
+
+def test_one_that_is_stopped_says_why(loop: Loop) -> None:
+    children = Children(loop)
+    endings: list[Ending] = []
+    children.start("one", lambda _send: time.sleep(60), lambda _message: None, endings.append, 60)
+    children.stop("another", "no child of that name")
+    children.stop("one", "not wanted any more")
+    deadline = time.monotonic() + 10
+    while not endings and time.monotonic() < deadline:
+        loop.run_once()
+    assert endings == [Ending("not wanted any more")] and not children.running("one")
+
+
+def test_writings_wait_for_each_other(loop: Loop, tmp_path: Path) -> None:
+    said: list[str] = []
+    children = Children(loop)
+    writer = Writer(children, said.append)
+
+    def write(text: str) -> str:
+        time.sleep(0.05)
+        with open(tmp_path / "written", "a", encoding="ascii") as stream:
+            stream.write(text)
+        return "full" if text == "b" else ""
+
+    for text in "abc":
+        writer.do(partial(write, text))
+    deadline = time.monotonic() + 10
+    while children.running(writing.KEY) and time.monotonic() < deadline:
+        loop.run_once()
+    assert (tmp_path / "written").read_text() == "abc" and said == ["full"]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from stowaged.answers import Hung, no_answer
 from stowaged.children import Ending
 from stowaged.declared import DATA_LOCATION, Declared, Target
 from stowaged.figures import Figures
-from stowaged.measuring import record_path
+from stowaged.measuring import last_measured, record_path
 from stowaged.sections import Sections
 from stowaged.settings import Settings
 
@@ -65,7 +66,8 @@ class Host:
 
     def declare(self, *targets: Target, location: DataLocation | None = None) -> None:
         self.targets = targets
-        self.figures.declare(Declared(targets, location), self.settings)
+        recorded = {one.object: last_measured(self.places, one.object, lambda _message: None) for one in targets}
+        self.figures.declare(Declared(targets, location), recorded)
 
     def answer(self, **available: bool) -> None:
         answers = {}
@@ -110,6 +112,8 @@ def test_one_child_for_each_filesystem_every_interval(host: Host, monkeypatch: p
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert host.due() == []  # the first ones are still at work
     host.children.end("measure/8:2")
+    assert host.due() == []  # the interval begins when one has ended, however long it took
+    now += 301
     assert host.due() == ["measure/8:2"]
 
 
@@ -137,7 +141,6 @@ def test_the_last_complete_figures_stay(host: Host) -> None:
     host.children.end("measure/8:2")
     before = host.shown()["runs"]
     assert (before["bytes"], before["complete"], before["measured"]) == (5, True, 100.0)
-    host.figures.hurry("/mnt/nvme0")
     host.figures._due.clear()
     host.due()
     host.children.send(
@@ -227,27 +230,98 @@ def test_the_runs_go_with_their_location(host: Host) -> None:
     assert host.shown()["runs"]["runs"] == runs and "runs" not in host.shown()["cache"]
 
 
+LOCATION = DataLocation("/mnt/nvme0/stowage", 0, "gpu-01", FilesystemId("xfs", "u", "/dev/nvme0n1"), "id")
+COPIES = Target(DATA_LOCATION, LOCATION.path, LOCATION.filesystem)
+
+
+def send_copies(host: Host, *names: str) -> None:
+    """Let the child that measures copies find these."""
+    for name in names:
+        copy = {"copy": name, "identity": name, "created": 1.0, "filling": False, "measured": 100.0, "last_used": None}
+        host.children.send("copies/8:2", {**copy, **FIGURES})
+    host.children.send("copies/8:2", {"object": DATA_LOCATION, "complete": True, "copies": list(names)})
+
+
 def test_copies_come_and_go(host: Host) -> None:
-    location = DataLocation("/mnt/nvme0/stowage", 0, "gpu-01", FilesystemId("xfs", "u", "/dev/nvme0n1"), "id")
-    host.declare(Target(DATA_LOCATION, location.path, location.filesystem), location=location)
+    host.declare(COPIES, location=LOCATION)
     host.answer()
     host.due()
     assert not host.figures.copies_known and host.shown()["data-location"]["bytes"] is None
-    for name in ("ml.a", "ml.b"):
-        copy = {"copy": name, "identity": name, "created": 1.0, "filling": False, "measured": 100.0, **FIGURES}
-        host.children.send("measure/8:2", copy)
-    host.children.send("measure/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.a", "ml.b"]})
+    send_copies(host, "ml.a", "ml.b")
     assert host.figures.copies_known and host.shown()["data-location"]["bytes"] == 10
     assert host.figures.allocated() == 8192
-    host.children.send(
-        "measure/8:2", {"copy": "ml.a", "identity": "ml.a", "created": 1.0, "complete": False, "reason": "a: no"}
-    )
+    unread = {
+        "copy": "ml.a",
+        "identity": "ml.a",
+        "created": 1.0,
+        "complete": False,
+        "reason": "a: no",
+        "last_used": 7.0,
+    }
+    host.children.send("copies/8:2", unread)
     assert (host.shown()["data-location"]["complete"], host.shown()["data-location"]["reason"]) == (False, "a: no")
     assert host.figures.copy_records()["ml.a"].inodes == 3 and not host.figures.copy_records()["ml.a"].complete
-    host.children.send("measure/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.b"]})
+    assert host.figures.copy_records()["ml.a"].last_used == 7.0
+    host.figures.used("ml.a", 9.0)
+    host.figures.used("ml.gone", 9.0)
+    assert host.figures.copy_records()["ml.a"].last_used == 9.0
+    host.children.send("copies/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.b"]})
     assert [copy.name for copy in host.figures.copies()] == ["ml.b"]
     host.figures.removed("ml.b")
     assert host.figures.copies() == []
+
+
+def test_copies_do_not_wait_for_what_else_is_measured_on_their_disk(host: Host) -> None:
+    host.declare(RUNS, COPIES, location=LOCATION)
+    host.answer()
+    assert host.due() == ["measure/8:2", "copies/8:2"]
+    send_copies(host, "ml.a")
+    host.children.end("copies/8:2")
+    assert not host.figures.measuring_copies and host.due() == []
+    host.figures.hurry()
+    assert host.due() == ["copies/8:2"] and host.figures.measuring_copies
+
+
+def test_copies_are_not_measured_while_one_is_removed(host: Host) -> None:
+    host.declare(RUNS, COPIES, location=LOCATION)
+    host.answer()
+    host.children.started["evict/id"] = (None, None, lambda _ending: None)
+    assert host.due() == ["measure/8:2"]
+    host.children.end("evict/id")
+    assert host.due() == ["copies/8:2"]
+
+
+def test_another_limit_forgets_nothing(host: Host) -> None:
+    host.declare(COPIES, location=LOCATION)
+    host.answer()
+    host.due()
+    send_copies(host, "ml.a")
+    host.children.end("copies/8:2")
+    host.declare(COPIES, location=dataclasses.replace(LOCATION, max_bytes=1))
+    assert host.figures.copies_known and [copy.name for copy in host.figures.copies()] == ["ml.a"]
+    assert host.due() == []
+
+
+def test_another_data_location_is_looked_into_at_once(host: Host) -> None:
+    host.declare(COPIES, location=LOCATION)
+    host.answer()
+    host.due()
+    send_copies(host, "ml.a")
+    other = dataclasses.replace(LOCATION, path="/srv/stowage", identity="other")
+    host.declare(dataclasses.replace(COPIES, path=other.path), location=other)
+    assert not host.figures.copies_known and host.figures.copies() == []
+    send_copies(host, "ml.late")  # of the earlier one
+    assert not host.figures.copies_known and host.figures.copies() == []
+    assert host.due() == ["copies/8:1"]
+
+
+def test_what_is_declared_while_its_disk_is_measured_is_due_at_once(host: Host) -> None:
+    host.declare(RUNS)
+    host.answer()
+    assert host.due() == ["measure/8:2"]
+    host.declare(RUNS, CACHE)
+    host.children.end("measure/8:2")
+    assert host.due() == ["measure/8:2"]
 
 
 def test_each_filesystem_is_shown_once(host: Host) -> None:

@@ -1,0 +1,63 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reading what is declared, and what was last measured of it, in a child: whatever is wrong there stays there."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from typing import Any, Callable
+
+from stowage_core.places import Places
+
+from . import declared
+from .children import Children, Ending, Message, Send
+from .declared import Declared
+from .measuring import last_measured
+
+KEY = "read"
+SILENCE_S = 5.0
+
+Recorded = dict[str, dict[str, Any]]
+"""The last measurements that are recorded, by object."""
+
+
+class Reader:
+    """Looks whether anything has changed, and reads it then; one round at a time."""
+
+    def __init__(self, places: Places, children: Children, take: Callable[[Declared, Recorded], None]) -> None:
+        self._places = places
+        self._children = children
+        self._take = take
+        self._stamp: Any = None
+        self.busy = False
+
+    def start(self, host: str, say: Callable[[str], None], done: Callable[[str], None]) -> None:
+        """Take on what has changed, then call *done* with what was wrong: the earlier stays in force then."""
+        no_answer = f"{self._places.etc}: the disk of what is declared does not answer"
+        if self._children.running(KEY):
+            done(no_answer)
+            return
+        self.busy = True
+        before = self._stamp
+
+        def body(send: Send) -> None:
+            stamp = (declared.stamp(self._places), host)
+            if stamp != before:
+                found = declared.load(self._places, host)
+                recorded = {one.object: last_measured(self._places, one.object, send) for one in found.targets}
+                # Only JSON goes through the pipe.
+                send({"read": base64.b64encode(pickle.dumps((stamp, found, recorded))).decode("ascii")})
+
+        def take(message: Message) -> None:
+            if "say" in message:
+                say(message["say"])
+            else:
+                self._stamp, found, recorded = pickle.loads(base64.b64decode(message["read"]))
+                self._take(found, recorded)
+
+        def end(ending: Ending) -> None:
+            self.busy = False
+            done(no_answer if ending.silent else ending.error)
+
+        self._children.start(KEY, body, take, end, SILENCE_S)
