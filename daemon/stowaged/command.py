@@ -18,17 +18,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from stowage_core import (
-    copies,
     data_locations,
     events,
     eviction,
     eviction_plan,
+    eviction_stop,
     measure,
-    mounts,
     pins,
     records,
 )
-from stowage_core import use as use_of
 from stowage_core.drives import check_name, copy_name
 from stowage_core.errors import Refusal, StowageError, printable
 from stowage_core.places import Places
@@ -82,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("path", nargs="?", help="a directory; without it locations, drives and copies of this host")
     one.add_argument("--json", action="store_true", help="as JSON")
     one = add("evict", _evict, "show which copies would be removed, and why the others stay")
-    one.add_argument("--dry-run", action="store_true", required=True, help="removing is the daemon's alone")
+    what = one.add_mutually_exclusive_group(required=True)
+    what.add_argument("--dry-run", action="store_true", help="only show it: removing is the daemon's alone")
+    what.add_argument("--go-on", action="store_true", help="let the daemon try again although removing freed nothing")
     one.add_argument("--json", action="store_true", help="as JSON")
     one = add("events", _events, "show what happened to copies on this host")
     one.add_argument("--limit", type=int, default=50, help="how many, the latest last (default: %(default)s)")
@@ -228,13 +228,16 @@ def _declared_paths(places: Places) -> list[tuple[str, str]]:
 
 
 def _evict(options: argparse.Namespace, places: Places) -> int:
+    if options.go_on:
+        print("eviction goes on" if eviction_stop.lift(places) else "eviction had not stopped")
+        return OK
     configuration = settings.load(places)
     location = _data_location(places)
     limits = eviction_plan.Settings(minimum_age_s=configuration.minimum_age_s, boot_grace_s=configuration.boot_grace_s)
     plan = eviction.current_plan(places, location, limits)
-    evidence = _evidence(location, [victim.name for victim in plan.victims])
-    going = [victim for victim in plan.victims if not evidence[victim.name]]
-    kept = {**plan.kept, **{name: f"in use: {found[0]}" for name, found in evidence.items() if found}}
+    in_use = eviction.look(places, location, plan.victims)
+    going = [victim for victim in plan.victims if victim.name not in in_use]
+    kept = {**plan.kept, **in_use}
     if options.json:
         _print_json({"remove": [victim._asdict() for victim in going], "keep": kept, "blocked": plan.blocked})
         return FOUND if plan.blocked else OK
@@ -261,24 +264,6 @@ def _data_location(places: Places) -> data_locations.DataLocation:
     if location is None:
         raise StowageError("this host has no data location; choose one with the playbook data_location")
     return location
-
-
-def _evidence(location: data_locations.DataLocation, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return by name what the kernel shows about uses of copies."""
-    table_now = mounts.read()
-    root = data_locations.open_verified(location, table_now)
-    opened = [root]
-    try:
-        with copies.opened(root, data_locations.DRIVES) as drives:
-            victims = []
-            for name in names:
-                fd = os.open(os.fsencode(name), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=drives)
-                opened.append(fd)
-                victims.append(use_of.Victim.of(name, fd, drives, table_now))
-            return use_of.in_use(victims)
-    finally:
-        for fd in opened:
-            os.close(fd)
 
 
 # -- Leases
