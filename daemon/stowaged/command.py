@@ -28,22 +28,25 @@ from stowage_core import (
     records,
 )
 from stowage_core.drives import check_name, copy_name
-from stowage_core.errors import Refusal, StowageError, printable
+from stowage_core.errors import Refusal, StowageError, one_line, printable
 from stowage_core.places import Places
 from stowage_core.sizes import decimal
 
-from . import declared, settings, status
+from . import declared, sections, settings, status
 from .leases import ended_path
 from .tables import Column, ago, table
 from .version import VERSION
 
 OK, FAILED, FOUND = 0, 1, 3
+_CAP_SYS_ADMIN = 21
 
 
 def main(arguments: Sequence[str], places: Places) -> int:
     options = _parser().parse_args(arguments)
     # A log may not be able to show what a path holds: it is escaped rather than fatal.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if options.needs_root and not is_privileged():
+        return _fail(f"{options.needs_root}: run it as root")
     try:
         result: int = options.run(options, places)
         sys.stdout.flush()
@@ -51,12 +54,17 @@ def main(arguments: Sequence[str], places: Places) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has had enough, as with "| head"
         return OK
-    except StowageError as error:
-        return _fail(str(error))
-    except OSError as error:
-        name = f"{printable(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
-        hint = "; run it as root" if isinstance(error, PermissionError) and os.geteuid() != 0 else ""
-        return _fail(f"{name}{error.strerror or error}{hint}")
+    except (StowageError, OSError) as error:
+        text = one_line(error) if isinstance(error, OSError) else str(error)
+        denied = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
+        return _fail(text + ("; run it as root" if denied and not is_privileged() else ""))
+
+
+def is_privileged() -> bool:
+    """Return whether owner marks can be seen: to anybody else every directory looks as if it was nobody's."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as stream:
+        effective = next(line.split()[1] for line in stream if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
 
 
 def _fail(text: str) -> int:
@@ -69,9 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"stowage {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, run: Any, text: str, into: Any = commands) -> argparse.ArgumentParser:
+    def add(name: str, run: Any, text: str, into: Any = commands, root: bool = False) -> argparse.ArgumentParser:
         command: argparse.ArgumentParser = into.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, needs_root=command.prog.partition(" ")[2] if root else "")
         return command
 
     one = add("status", _status, "show what the daemon knows")
@@ -79,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     one = add("measure", _measure, "measure a directory, or everything declared, now")
     one.add_argument("path", nargs="?", help="a directory; without it locations, drives and copies of this host")
     one.add_argument("--json", action="store_true", help="as JSON")
-    one = add("evict", _evict, "show which copies would be removed, and why the others stay")
+    one = add("evict", _evict, "show which copies would be removed, and why the others stay", root=True)
     what = one.add_mutually_exclusive_group(required=True)
     what.add_argument("--dry-run", action="store_true", help="only show it: removing is the daemon's alone")
     what.add_argument("--go-on", action="store_true", help="let the daemon try again although removing freed nothing")
@@ -92,22 +100,22 @@ def _parser() -> argparse.ArgumentParser:
     lease = commands.add_parser("lease", help="take, confirm, release, expire or list uses of copies").add_subparsers(
         metavar="ACTION", required=True
     )
-    one = add("take", _lease_take, "mount a copy, made when missing, for a worker, and print where", lease)
+    one = add("take", _lease_take, "mount a copy, made when missing, for a worker, and print where", lease, True)
     one.add_argument("drive", help="WORKSPACE/DRIVE")
     one.add_argument("--run", required=True, dest="for_run", metavar="RUN", help="the run that it is for")
     one.add_argument("--worker", default="", help="the worker of the run")
     one.add_argument("--sub-path", default="", help="a folder inside the drive")
     one.add_argument("--read-only", action="store_true", help="the worker may not write")
     one.add_argument("--seconds", type=float, default=3600, help="until when to confirm it (default: %(default)s)")
-    one = add("confirm", _lease_confirm, "bind a lease to the processes of its run", lease)
+    one = add("confirm", _lease_confirm, "bind a lease to the processes of its run", lease, True)
     _add_pin(one)
     holder = one.add_mutually_exclusive_group(required=True)
     holder.add_argument("--cgroup", default="", help="it lasts as long as this cgroup has processes")
     holder.add_argument("--pid", type=int, default=0, help="it lasts as long as this process")
-    one = add("release", _lease_release, "unmount a lease and forget it", lease)
+    one = add("release", _lease_release, "unmount a lease and forget it", lease, True)
     _add_pin(one)
-    add("expire", _lease_expire, "release the leases whose run has ended", lease)
-    one = add("list", _lease_list, "show all leases", lease)
+    add("expire", _lease_expire, "release the leases whose run has ended", lease, True)
+    one = add("list", _lease_list, "show all leases", lease, True)
     one.add_argument("--json", action="store_true", help="as JSON")
     return parser
 
@@ -135,11 +143,17 @@ def _print_json(value: Any) -> None:
 
 def _status(options: argparse.Namespace, places: Places) -> int:
     state = status.read(places)
+    try:
+        stale = sections.is_stale(state.get("cycle"), time.time())
+        lines = [] if options.json else status.render(state, _width())
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        rule = f"the daemon's state is of another version ({error!r})"
+        raise Refusal(places.state_dir, rule, "restart stowaged") from error
     if options.json:
         _print_json(state)
     else:
-        _print(status.render(state, _width()))
-    return FAILED if status.stale(state, time.time()) else OK
+        _print(lines)
+    return FAILED if stale else OK
 
 
 def _events(options: argparse.Namespace, places: Places) -> int:
@@ -233,8 +247,7 @@ def _evict(options: argparse.Namespace, places: Places) -> int:
         return OK
     configuration = settings.load(places)
     location = _data_location(places)
-    limits = eviction_plan.Settings(minimum_age_s=configuration.minimum_age_s, boot_grace_s=configuration.boot_grace_s)
-    plan = eviction.current_plan(places, location, limits)
+    plan = eviction.current_plan(places, location, configuration.limits)
     in_use = eviction.look(places, location, plan.victims)
     going = [victim for victim in plan.victims if victim.name not in in_use]
     kept = {**plan.kept, **in_use}

@@ -56,7 +56,7 @@ def with_last_use(places: Places, figures: Mapping[str, CopyRecord]) -> tuple[di
         try:
             record = copies.load_record(places, name)
         except StowageError as error:
-            unknown[name] = str(error)
+            found[name], unknown[name] = one, str(error)
             continue
         recorded = record.last_used if record is not None and record.identity == one.identity else None
         uses = [use for use in (one.last_used, recorded) if use is not None]
@@ -112,6 +112,7 @@ class Evicting:
         self._wait_until = 0.0
         if self._making_room and mode != "on":
             self._children.stop(self._making_room, f"stopped, because evict is {mode} now")
+            self._making_room = ""
         self._writer.do(self._lift)
 
     def _lift(self) -> str:
@@ -190,7 +191,7 @@ class Evicting:
             self._start_plan(location, limits)
 
     def _is_pressed(self, location: DataLocation, filesystem: Mapping[str, Any]) -> bool:
-        space = Space(**{key: filesystem[key] for key in ("size", "free", "avail", "files", "files_free")})
+        space = Space.from_json(filesystem)
         limits = eviction_plan.Settings()
         mark = limits.stop_free if self._under_way else limits.start_free
         over = location.max_bytes and self._figures.allocated() > location.max_bytes
@@ -230,10 +231,11 @@ class Evicting:
             send({"result": {"blocked": result.blocked, "kept": len(result.kept), "removed": len(result.removed)}})
 
         def end(ending: Ending) -> None:
+            stopped = by_pressure and not self._making_room
             self._making_room = ""
             if ending.error:
                 self._say(f"eviction: {ending.error}")
-                self._wait_until = time.monotonic() + RETRY_S
+                self._wait_until = 0.0 if stopped else time.monotonic() + RETRY_S
                 self._recovered = None
 
         key = eviction_key(location)

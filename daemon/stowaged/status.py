@@ -11,13 +11,12 @@ from typing import Any
 from stowage_core import records
 from stowage_core.errors import printable
 from stowage_core.places import Places
-from stowage_core.sizes import decimal
+from stowage_core.sizes import Space, decimal
 
 from . import sections
 from .tables import Column, ago, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
-STALE_CYCLES = 3
 
 
 def read(places: Places) -> State:
@@ -28,12 +27,6 @@ def read(places: Places) -> State:
         if section is not None:
             found[name] = section
     return found
-
-
-def stale(state: State, now: float) -> bool:
-    """Return whether the daemon has stopped looking at the host."""
-    cycle = state.get("cycle")
-    return cycle is None or now - cycle["time"] > STALE_CYCLES * cycle["cycle_s"]
 
 
 def render(state: State, width: int | None, now: float | None = None) -> list[str]:
@@ -62,7 +55,7 @@ def _daemon(state: State, width: int | None, now: float) -> list[str]:
     where = f" on {cycle['host']}" if cycle["host"] else ""
     text = f"stowaged {cycle['version']}{where}: last cycle {ago(now - cycle['time'])}, evict: {cycle['evict']}"
     lines = wrapped(text, width)
-    if stale(state, now):
+    if sections.is_stale(cycle, now):
         lines += wrapped("! The daemon has stopped and what follows is old: systemctl status stowaged", width)
     config = state.get("config", {})
     if not config.get("successful", True):
@@ -74,16 +67,15 @@ def _daemon(state: State, width: int | None, now: float) -> list[str]:
 def _filesystems(state: State, width: int | None) -> list[str]:
     rows = []
     for one in state.get("filesystems", {}).get("filesystems", []):
-        usable = one["size"] - one["free"] + one["avail"]
-        free = one["avail"] / usable if usable > 0 else 1.0
-        files = percent(one["files_free"] / one["files"]) if one["files"] > 0 else "-"
+        space = Space.from_json(one)
+        files = percent(space.files_free_fraction) if space.files > 0 else "-"
         rows.append(
             [
                 printable(one["mountpoint"]),
                 one["fstype"],
                 decimal(one["size"]),
                 decimal(one["avail"]),
-                percent(free),
+                percent(space.free_fraction),
                 files,
             ]
         )

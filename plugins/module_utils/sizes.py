@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any
 
@@ -67,6 +68,11 @@ class Space:
         return cls(
             answer.f_blocks * unit, answer.f_bfree * unit, answer.f_bavail * unit, answer.f_files, answer.f_ffree
         )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Space:
+        """Return the space in a mapping that has its fields, and may have others."""
+        return cls(**{field.name: value[field.name] for field in fields(cls)})
 
     @property
     def usable(self) -> int:

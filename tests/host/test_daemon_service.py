@@ -183,29 +183,6 @@ def test_the_copy_of_a_deleted_drive_goes_from_an_earlier_data_location_too(
     wait_for(lambda: daemon.state("evictions")["removed"] == {"deleted": 1})
 
 
-def test_killed_at_any_moment_of_an_eviction(
-    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
-) -> None:
-    disk = small_disk("ext4", 256 * MIB).path
-    lab = Lab(disk, tmp_path)
-    lab.copy("ml.kept", evictable=False)
-    for number in range(4):
-        path = lab.copy(f"ml.cache-{number}")
-        for name in range(2000):
-            (path / "data" / str(name)).touch()
-    lab.location = lab.limited(1)
-    daemon = start(lab, evict="on")
-    for delay in (0.5, 0.55, 0.6, 0.7, 0.9):
-        daemon.start(ready=False)
-        time.sleep(delay)
-        daemon.stop(signal.SIGKILL)
-        assert lab.at("ml.kept").exists()
-        if lab.names() == ["ml.kept"]:
-            break
-    daemon.start()
-    wait_for(lambda: lab.names() == ["ml.kept"] and lab.trash() == [])
-
-
 # -- Disks that come and go
 
 
@@ -522,3 +499,270 @@ def test_commands(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> N
     daemon.configure(evict="maybe", cycle_s=0)
     wrong = daemon.command("check-config")
     assert wrong.returncode == 3 and "evict: " in wrong.stdout and "cycle_s: " in wrong.stdout
+
+
+# -- Whatever comes
+
+
+def test_making_room_does_not_wait_for_what_else_is_measured(
+    disk: Path, start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    lab = Lab(disk, tmp_path)
+    for number in range(3):
+        lab.copy(f"ml.cache-{number}", last_used=float(number + 1))
+    for folder in range(20):
+        (disk / "runs" / str(folder)).mkdir(parents=True)
+        for name in range(1000):
+            os.close(os.open(disk / "runs" / str(folder) / str(name), os.O_CREAT | os.O_WRONLY))
+    lab.location = lab.limited(1)
+    daemon = start(lab, evict="on", scan_interval_s=1)
+    declare_location(daemon, "runs", disk / "runs")
+    daemon.start()
+    wait_for(lambda: lab.names() == [], 20)
+
+
+WRONG: dict[str, Callable[[Lab, Daemon], None]] = {
+    "max_bytes": lambda lab, daemon: put(
+        daemon.places.data_location_json, {**lab.location.to_json(), "max_bytes": "4Ti"}
+    ),
+    "filesystem": lambda lab, daemon: put(
+        daemon.places.data_location_json, {**lab.location.to_json(), "filesystem": 1}
+    ),
+    "no sources": lambda lab, daemon: put_drive(daemon, spec={}),
+    "sources": lambda lab, daemon: put_drive(daemon, spec={"sources": "all", "evictable": True}),
+    "name": lambda lab, daemon: put_drive(daemon, metadata={"name": 5}),
+    "locations": lambda lab, daemon: put(daemon.places.layout_json, {"locations": {"runs": {"path": ["/"]}}}),
+    "former": lambda lab, daemon: put(daemon.places.former_locations_json, {"locations": [[]]}),
+    "not JSON": lambda lab, daemon: Path(daemon.places.layout_json).write_text("{") and None,
+}
+
+
+def put(path: str, value: dict[str, Any]) -> None:
+    records.write(path, value)
+
+
+def put_drive(daemon: Daemon, **wrong: Any) -> None:
+    drive = {"metadata": {"name": "x"}, "spec": None, "identity": "1", "state": "present", "force": False, **wrong}
+    put(os.path.join(daemon.places.drives_dir, "more.json"), {"workspace": "more", "host": "gpu-01", "drives": [drive]})
+
+
+def test_a_declaration_that_is_wrong_leaves_the_earlier_in_force(start: Callable[..., Daemon], tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    lab = Lab(tmp_path / "disk", tmp_path)
+    lab.copy("ml.cache")
+    daemon = start(lab)
+    declare_location(daemon, "runs", tmp_path)
+    layout = Path(daemon.places.layout_json).read_text()
+    daemon.start()
+    for name, make in WRONG.items():
+        make(lab, daemon)
+        wait_for(lambda: daemon.state("config").get("successful") is False)
+        error = daemon.state("config")["error"]
+        assert "\n" not in error and daemon.places.etc in error or daemon.places.var in error, name
+        daemon.cycle()
+        assert daemon.location("runs")["available"] and daemon.location("data-location")["available"], name
+        assert daemon.logged().count(error) == 1, "said once"
+        answer = daemon.command("check-config")
+        assert answer.returncode == 3 and error in answer.stdout, name
+        records.write(daemon.places.data_location_json, lab.location.to_json())
+        Path(daemon.places.layout_json).write_text(layout)
+        for path in (os.path.join(daemon.places.drives_dir, "more.json"), daemon.places.former_locations_json):
+            records.remove(path)
+        wait_for(lambda: daemon.state("config")["successful"])
+    assert daemon.process is not None and daemon.process.poll() is None
+
+
+def test_a_lease_of_the_wrong_types_ends_nothing(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.cache")
+    pin = pins.take(lab.places, lab.location, "ml.cache", run="run-1", read_only=True, deadline=time.time() + 600)
+    daemon = start(lab)
+    daemon.start()
+    wait_for(lambda: daemon.copies().get("ml.cache", {}).get("in_use"))
+    records.write(pin.record_path(lab.places), {**pin.to_json(), "deadline": "soon"}, 0o600)
+    wait_for(lambda: daemon.copies()["ml.cache"]["in_use"] is None)  # nobody knows which copies it holds
+    assert "deadline: 'soon' is no float" in daemon.logged()
+    records.write(pin.record_path(lab.places), pin.to_json(), 0o600)
+    wait_for(lambda: daemon.copies()["ml.cache"]["in_use"])
+    assert pins.release(lab.places, "run-1", pin.number)
+
+
+def test_a_damaged_record_of_a_copy_is_made_anew(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.a", last_used=1.0)
+    lab.copy("ml.b", last_used=2.0)
+    path = Path(copies.record_path(lab.places, "ml.a"))
+    path.write_text("")
+    daemon = start(lab)
+    daemon.start()
+    assert set(wait_for(daemon.copies)) == {"ml.a", "ml.b"}
+    record = wait_for(lambda: path.read_text() and copies.load_record(lab.places, "ml.a"))
+    assert record.complete and time.time() - record.last_used < 60
+    assert daemon.logged().count(f"{path}: not ") == 1
+
+
+def test_a_copy_whose_record_is_damaged_does_not_go_first(
+    disk: Path, start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.old", MIB, last_used=1000.0)
+    lab.copy("ml.recent", MIB, last_used=time.time())
+    daemon = start(lab, evict="on", scan_interval_s=3000)
+    daemon.start()
+    wait_for(lambda: len(daemon.copies()) == 2)
+    Path(copies.record_path(lab.places, "ml.recent")).write_text("")
+    # Another limit alone needs no new measurement.
+    records.write(daemon.places.data_location_json, lab.limited(3 * MIB // 2).to_json())
+    wait_for(lambda: lab.names() == ["ml.recent"])
+
+
+def test_no_copy_goes_any_more_once_evict_is_off(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:
+    lab = Lab(disk, tmp_path)
+    for number in range(100):
+        folder = lab.copy(f"ml.cache-{number:03}", last_used=float(number + 1))
+        for name in range(400):
+            os.close(os.open(folder / str(name), os.O_CREAT | os.O_WRONLY))
+    lab.location = lab.limited(1)
+    daemon = start(lab, evict="on", scan_interval_s=3000)
+    daemon.start()
+    wait_for(lambda: len(lab.names()) < 100, 60)
+    daemon.configure(evict="off", scan_interval_s=3000)
+    daemon.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
+    wait_for(lambda: "evict is off now" in daemon.logged())
+    left = len(lab.names())
+    assert left > 0
+    wait_for(lambda: lab.trash() == [], 30)  # what was condemned is emptied, what was not is put back
+    daemon.cycle()
+    assert len(lab.names()) >= left and daemon.state("evictions")["mode"] == "off"
+
+
+@contextlib.contextmanager
+def frozen(path: Path) -> Iterator[None]:
+    """Let whoever writes to a filesystem wait."""
+    subprocess.run(["fsfreeze", "-f", str(path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "-u", str(path)], check=True)
+
+
+def test_a_dead_disk_of_records_stops_no_cycle(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    var = small_disk("ext4", 64 * MIB).path
+    (tmp_path / "var/lib").mkdir(parents=True)
+    (tmp_path / "var/lib/stowage").symlink_to(var)
+    lab = Lab(small_disk("ext4", 64 * MIB).path, tmp_path)
+    lab.copy("ml.cache", MIB, last_used=1.0)
+    lab.location = lab.limited(1)
+    daemon = start(lab)
+    with frozen(var):
+        daemon.start()
+        for _round in range(3):
+            daemon.cycle()
+        assert daemon.stop() < 1
+    daemon.start()
+    wait_for(lambda: [event["reason"] for event in events.read(daemon.places)] == ["EvictionPlanned"], 20)
+
+
+def test_a_dead_disk_of_an_earlier_data_location_does_not_hold_up_the_present_one(
+    small_disk: Callable[..., Any], disk: Path, start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    earlier = Lab(small_disk("ext4", 64 * MIB).path, tmp_path / "other")
+    earlier.copy("ml.gone", MIB)
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.cache", last_used=1.0)
+    lab.drives["ml"]["gone"] = {**earlier.drives["ml"]["gone"], "state": "absent"}
+    lab.declare("ml.cache")
+    daemon = start(lab, evict="on")
+    former = {key: value for key, value in earlier.location.to_json().items() if key != "max_bytes"}
+    records.write(daemon.places.former_locations_json, {"locations": [{**former, "left": 1.0}]})
+    with frozen(earlier.path.parent):
+        daemon.start()
+        wait_for(daemon.copies)
+        records.write(daemon.places.data_location_json, lab.limited(1).to_json())
+        wait_for(lambda: lab.names() == [])
+        assert earlier.names() == ["ml.gone"]
+    wait_for(lambda: earlier.names() == [])
+
+
+def test_there_is_one_daemon(program: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:
+    first = start()
+    first.start()
+    second = first.command("daemon")
+    assert second.returncode == 1
+    assert second.stdout == "stowaged: another one is at work on this host: systemctl status stowaged\n"
+    assert first.process is not None and first.process.poll() is None
+    first.stop(signal.SIGKILL)
+    first.start()
+
+
+def test_what_it_writes_can_be_read_whatever_the_umask_is(
+    disk: Path, start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.gone", state="absent")
+    shutil.rmtree(daemon_var := Path(lab.places.var))
+    before = os.umask(0o077)
+    try:
+        daemon = start(lab)
+        daemon.start()
+    finally:
+        os.umask(before)
+    wait_for(lambda: events.read(daemon.places) and daemon.state("evictions")["removed"])
+    modes = {path: path.stat().st_mode & 0o777 for path in (daemon_var, *daemon_var.rglob("*"))}
+    assert set(modes.values()) == {0o755, 0o644}, modes
+    state = Path(daemon.places.state_dir)
+    assert {path.stat().st_mode & 0o777 for path in (state, *state.iterdir())} == {0o755, 0o644}
+
+
+def test_what_a_killed_daemon_left_half_written_is_swept(start: Callable[..., Daemon], tmp_path: Path) -> None:
+    daemon = start()
+    left = Path(daemon.places.locations_dir) / ".runs.json.abcd1234"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    os.utime(left, (1.0, 1.0))
+    daemon.start()
+    wait_for(lambda: not left.exists())
+
+
+def test_another_user_is_told_to_be_root(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.cache")
+    daemon = start(lab)
+    daemon.start()
+    wait_for(daemon.copies)
+    program = tmp_path / "stowage"
+    shutil.copy(daemon.program, program)
+    for path in (tmp_path, *tmp_path.parents):
+        path.chmod(path.stat().st_mode | 0o055)
+
+    def answer(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["/usr/bin/python3", "-I", str(program), "--prefix", str(tmp_path), *arguments],
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    for arguments in (
+        ["evict", "--dry-run"],
+        ["evict", "--go-on"],
+        ["lease", "list"],
+        ["lease", "expire"],
+        ["lease", "take", "ml/cache", "--run", "run-1"],
+        ["lease", "confirm", "run-1", "1", "--pid", "1"],
+        ["lease", "release", "run-1", "1"],
+    ):
+        assert answer(*arguments) == (
+            1,
+            f"stowage: {' '.join(arguments[: 1 + (arguments[0] == 'lease')])}: run it as root\n",
+        )
+    assert answer("status")[0] == 0 and answer("events")[0] == 0
+    assert answer("check-config")[1].endswith("all is well\n")

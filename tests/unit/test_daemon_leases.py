@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from stowage_core.places import Places
+from stowaged import command
 from stowaged.command import FAILED, main
+
+
+@pytest.fixture(autouse=True)
+def _privileged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "is_privileged", lambda: True)
 
 
 @pytest.mark.parametrize(
