@@ -319,19 +319,19 @@ def _lease_release(options: argparse.Namespace, places: Places) -> int:
 def _lease_expire(_options: argparse.Namespace, places: Places) -> int:
     """Release what has ended; the file that says so goes first, so that what ends meanwhile is not missed."""
     records.remove(ended_path(places))
-    stay = []
-    for pin in pins.all_pins(places):
-        why = pins.stale(pin)
-        if why:
-            try:
-                pins.release(places, pin.run, pin.number)
-            except StowageError as error:
-                stay.append(str(error))
-            else:
-                print(f"{pin.described}: released, {why}")
-    for line in stay:
-        print(line)
-    return OK
+    result = OK
+    for run, number in pins.all_names(places):
+        try:
+            why = pins.release_ended(places, run, number)
+        except records.RecordError as error:
+            print(error)
+            result = FAILED
+        except StowageError as error:
+            print(error)  # something still uses it: it is tried again
+        else:
+            if why:
+                print(f"pin {printable(run)}/{number}: released, {why}")
+    return result
 
 
 def _lease_list(options: argparse.Namespace, places: Places) -> int:

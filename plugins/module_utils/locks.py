@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import time
+import zlib
 from collections.abc import Iterator
 
 from .errors import StowageError, printable
@@ -15,6 +16,7 @@ from .places import Places
 from .records import make_directory
 from .syscalls import open_beneath
 
+_RUN_LOCKS = 64
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -32,6 +34,15 @@ def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractCo
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """
     return _held(places, os.path.join(places.run, "records.lock"), timeout)
+
+
+def run_lock(places: Places, run: str, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which the pins of a run change. Runs share some files, so that none is left behind by each.
+
+    :raises StowageError: when another process holds it for longer than *timeout* seconds
+    """
+    number = zlib.crc32(os.fsencode(run)) % _RUN_LOCKS
+    return _held(places, os.path.join(places.run, f"run-{number:02}.lock"), timeout)
 
 
 @contextlib.contextmanager

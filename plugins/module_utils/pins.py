@@ -20,6 +20,7 @@ from . import copies, data_locations, drive_records, records
 from .data_locations import DataLocation
 from .drive_records import Drive
 from .errors import Refusal, StowageError, printable, quoted
+from .locks import run_lock
 from .mounts import Mount
 from .mounts import read as read_mounts
 from .places import Places
@@ -55,7 +56,7 @@ class Pin:
 
     def path(self, places: Places) -> str:
         """Return where the copy is mounted for the worker."""
-        return os.path.join(places.pins_dir, self.run, str(self.number))
+        return _path(places, self.run, self.number)
 
     def record_path(self, places: Places) -> str:
         return self.path(places) + ".json"
@@ -72,6 +73,10 @@ class Pin:
         value = asdict(self)
         del value["number"]
         return value
+
+
+def _path(places: Places, run: str, number: int) -> str:
+    return os.path.join(places.pins_dir, run, str(number))
 
 
 def check_run(value: str) -> str:
@@ -115,8 +120,10 @@ def take(
                 fd = _open(folder, drive, sub_path)
                 try:
                     below = "/".join(part for part in (path, sub_path) if part)
-                    pin = _reserve(places, copy, below, run, worker, "ReadOnly" if read_only else "ReadWrite", deadline)
-                    _mount(places, pin, fd, read_only)
+                    mode = "ReadOnly" if read_only else "ReadWrite"
+                    with run_lock(places, run):
+                        pin = _reserve(places, copy, below, run, worker, mode, deadline)
+                        _mount(places, pin, fd, read_only)
                 finally:
                     os.close(fd)
     finally:
@@ -148,11 +155,14 @@ def _open(folder: int, drive: Drive, sub_path: str) -> int:
 
 
 def _reserve(places: Places, copy: str, sub_path: str, run: str, worker: str, mode: str, deadline: float) -> Pin:
-    """Return the pin of these very properties that is recorded, renewed when only reserved, or a new one."""
+    """Return the pin of these very properties that is recorded, or a new one.
+
+    One that is only reserved, or whose run had ended, is reserved anew: otherwise it would be let go under its worker.
+    """
     for pin in of_run(places, run):
         if (pin.copy, pin.sub_path, pin.worker, pin.mode) == (copy, sub_path, worker, mode):
-            if pin.state == RESERVED:
-                pin = replace(pin, deadline=deadline)
+            if pin.state == RESERVED or stale(pin):
+                pin = replace(pin, state=RESERVED, deadline=deadline, boot_id=boot_id(), cgroup="", pid=0, pid_start=0)
                 records.write(pin.record_path(places), pin.to_json(), 0o600)
             return pin
     directory = os.path.join(places.pins_dir, run)
@@ -182,7 +192,7 @@ def _mount(places: Places, pin: Pin, fd: int, read_only: bool) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
         bind_mount(fd, path, read_only)
     except OSError:
-        _remove(places, pin)
+        _remove(places, pin.run, pin.number)
         raise
 
 
@@ -194,9 +204,13 @@ def _mounted_at(path: str) -> Mount | None:
 def confirm(places: Places, run: str, number: int, *, cgroup: str = "", pid: int = 0) -> Pin:
     """Make a reservation a lease that lasts as long as the cgroup has processes, or the process is there.
 
-    :raises Refusal: when there is no such pin, cgroup or process
+    :raises Refusal: when there is no such pin, cgroup or process, or no process in the cgroup
     """
-    pin = get(places, run, number)
+    with run_lock(places, check_run(run)):
+        return _confirm(places, get(places, run, number), cgroup, pid)
+
+
+def _confirm(places: Places, pin: Pin, cgroup: str, pid: int) -> Pin:
     if bool(cgroup) == bool(pid):
         raise Refusal(pin.described, "a lease is held by a cgroup or by a process", "name one of the two")
     if cgroup:
@@ -204,6 +218,9 @@ def confirm(places: Places, run: str, number: int, *, cgroup: str = "", pid: int
         cgroup = os.path.normpath(f"{CGROUPS}/{below}")
         if not cgroup.startswith(CGROUPS + "/") or not os.path.isdir(cgroup):
             raise Refusal(pin.described, f"there is no cgroup {printable(cgroup)}", "name one below " + CGROUPS)
+        if not _is_populated(cgroup):
+            rule = f"cgroup {printable(cgroup)} has no processes yet, and would count as ended"
+            raise Refusal(pin.described, rule, "confirm it once the run's processes are in it")
         confirmed = replace(pin, state=LEASED, cgroup=cgroup, pid=0, pid_start=0)
     else:
         start = start_time(pid)
@@ -217,16 +234,43 @@ def confirm(places: Places, run: str, number: int, *, cgroup: str = "", pid: int
 def release(places: Places, run: str, number: int) -> bool:
     """Unmount a pin and forget it; return whether there was one. The time of the copy's last use is recorded.
 
+    A pin whose record cannot be used goes too: until then nobody knows what it holds, and nothing else can go.
+
     :raises Refusal: when something still uses the mount: then it stays, and so does its record
     """
-    check_run(run)
-    pin = _read(places, run, number)
-    path = os.path.join(places.pins_dir, run, str(number))
-    if pin is None and not os.path.lexists(path):
-        return False
+    with run_lock(places, check_run(run)):
+        try:
+            pin = _read(places, run, number)
+        except records.RecordError:
+            pin, there = None, True
+        else:
+            there = pin is not None or os.path.lexists(_path(places, run, number))
+        if there:
+            _release(places, run, number)
+    if pin is not None:
+        _note_use(places, pin)
+    return there
+
+
+def release_ended(places: Places, run: str, number: int) -> str:
+    """Release a pin when it holds nothing any more; return why, or "" when it stays.
+
+    That is judged under the lock of its run: it may have been taken anew since anybody looked.
+    """
+    with run_lock(places, check_run(run)):
+        pin = _read(places, run, number)
+        why = "" if pin is None else stale(pin)
+        if why:
+            _release(places, run, number)
+    if pin is not None and why:
+        _note_use(places, pin)
+    return why
+
+
+def _release(places: Places, run: str, number: int) -> None:
     try:
         while True:
-            unmount(path)
+            unmount(_path(places, run, number))
     except OSError as error:
         if error.errno == errno.EBUSY:
             name = f"pin {printable(run)}/{number}"
@@ -235,23 +279,23 @@ def release(places: Places, run: str, number: int) -> bool:
             ) from error
         if error.errno not in (errno.EINVAL, errno.ENOENT):  # not, or no longer, a mount
             raise
-    if pin is None:
-        os.rmdir(path)
-    else:
-        _remove(places, pin)
-        used = copies.load_record(places, pin.copy)
-        if used is not None:
-            copies.touch_used(places, pin.copy, used.identity, used.path)
-    return True
+    _remove(places, run, number)
 
 
-def _remove(places: Places, pin: Pin) -> None:
+def _note_use(places: Places, pin: Pin) -> None:
+    used = copies.load_record(places, pin.copy)
+    if used is not None:
+        copies.touch_used(places, pin.copy, used.identity, used.path)
+
+
+def _remove(places: Places, run: str, number: int) -> None:
     """Remove the mount point, never what might be in it, then the record, and the run's directory with its last pin."""
+    path = _path(places, run, number)
     with contextlib.suppress(FileNotFoundError):
-        os.rmdir(pin.path(places))
-    records.remove(pin.record_path(places))
+        os.rmdir(path)
+    records.remove(path + ".json")
     try:
-        os.rmdir(os.path.join(places.pins_dir, pin.run))
+        os.rmdir(os.path.dirname(path))
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
             raise
@@ -265,14 +309,14 @@ def get(places: Places, run: str, number: int) -> Pin:
 
 
 def _read(places: Places, run: str, number: int) -> Pin | None:
-    path = os.path.join(places.pins_dir, run, f"{number}.json")
-    value = records.read(path)
-    if value is None:
-        return None
+    path = _path(places, run, number) + ".json"
     try:
-        return Pin.from_json(run, number, value)
-    except TypeError as error:
-        raise records.RecordError(f"{path}: not the record of a pin ({error}); release the pin") from error
+        value = records.read(path)
+        return None if value is None else Pin.from_json(run, number, value)
+    except (records.RecordError, TypeError) as error:
+        rule = f"its record cannot be used ({error})"
+        remedy = f"let go of it: stowage lease release {quoted(run)} {number}"
+        raise records.RecordError(f"pin {printable(run)}/{number}: {rule}; {remedy}") from error
 
 
 def of_run(places: Places, run: str) -> list[Pin]:
@@ -290,11 +334,19 @@ def all_pins(places: Places) -> list[Pin]:
 
     :raises RecordError: when one cannot be read: then nobody knows what it holds
     """
+    return [pin for run in _runs(places) for pin in of_run(places, run)]
+
+
+def all_names(places: Places) -> list[tuple[str, int]]:
+    """Return run and number of every pin of this host, whether its record can be used or not."""
+    return [(run, number) for run in _runs(places) for number in sorted(_numbers(os.path.join(places.pins_dir, run)))]
+
+
+def _runs(places: Places) -> list[str]:
     try:
-        runs = sorted(os.listdir(places.pins_dir))
+        return sorted(os.listdir(places.pins_dir))
     except FileNotFoundError:
         return []
-    return [pin for run in runs for pin in of_run(places, run)]
 
 
 def _numbers(directory: str) -> list[int]:

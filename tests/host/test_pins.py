@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 from copies_lab import Lab, process
 
-from stowage_core import copies, mounts, pins
+from stowage_core import copies, locks, mounts, pins
 from stowage_core.errors import Refusal, StowageError
+from stowage_core.records import RecordError
 
 
 @pytest.fixture
@@ -266,6 +268,73 @@ def test_a_reservation_becomes_a_lease(lab: Lab) -> None:
         pins.confirm(lab.places, pin.run, pin.number)
     with pytest.raises(Refusal, match="no such pin"):
         pins.confirm(lab.places, pin.run, 9, pid=os.getpid())
+
+
+def test_taken_again_after_its_process_has_ended(lab: Lab) -> None:
+    take(lab)
+    child = subprocess.Popen(["sleep", "600"])
+    pins.confirm(lab.places, "run-1", 1, pid=child.pid)
+    child.kill()
+    child.wait()
+    again = take(lab)
+    assert (again.number, again.state, again.pid) == (1, pins.RESERVED, 0) and not pins.stale(again)
+    assert pins.release_ended(lab.places, "run-1", 1) == ""
+    assert mount_of(lab, again)
+
+
+def test_taken_again_after_a_restart_of_the_host(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(pins, "boot_id", lambda: "an earlier boot")
+        take(lab)
+    assert not pins.stale(take(lab))
+
+
+def test_what_was_taken_again_is_not_let_go_by_an_older_judgement(lab: Lab) -> None:
+    (stale,) = [pin for pin in [take(lab, deadline=time.time() - 1)] if pins.stale(pin)]
+    again = take(lab)
+    assert pins.release_ended(lab.places, stale.run, stale.number) == ""
+    assert mount_of(lab, again)
+    assert "reservation has ended" in pins.release_ended(lab.places, take(lab, deadline=1.0).run, 1)
+    assert pins.all_names(lab.places) == []
+
+
+def test_taking_and_letting_go_wait_for_each_other(lab: Lab) -> None:
+    pin = take(lab, deadline=1.0)
+    with locks.run_lock(lab.places, "run-1"):
+        letting_go = threading.Thread(target=pins.release_ended, args=(lab.places, "run-1", 1))
+        letting_go.start()
+        letting_go.join(0.3)
+        assert letting_go.is_alive() and mount_of(lab, pin)
+    letting_go.join()
+    assert pins.all_names(lab.places) == []
+
+
+def test_a_cgroup_without_processes_holds_nothing_yet(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pins, "CGROUPS", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    events = tmp_path / "run" / "cgroup.events"
+    events.write_text("populated 0\nfrozen 0\n")
+    take(lab)
+    with pytest.raises(Refusal, match="has no processes yet"):
+        pins.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/run")
+    events.write_text("populated 1\nfrozen 0\n")
+    assert not pins.stale(pins.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/run"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"run": "run-1"}'])
+def test_a_pin_whose_record_is_damaged_can_be_let_go(lab: Lab, text: str) -> None:
+    pin = take(lab)
+    Path(pin.record_path(lab.places)).write_text(text)
+    with pytest.raises(RecordError, match="stowage lease release 'run-1' 1"):
+        pins.release_ended(lab.places, "run-1", 1)
+    with process("os.chdir(copy); ready()", pin.path(lab.places)), pytest.raises(Refusal, match="still uses"):
+        pins.release(lab.places, "run-1", 1)
+    assert pins.release(lab.places, "run-1", 1) is True
+    assert not os.path.lexists(pin.path(lab.places)) and pins.all_names(lab.places) == []
+    assert pins.release(lab.places, "run-1", 1) is False
+    assert lab.at("ml.a").exists()
 
 
 def test_taking_records_the_use(lab: Lab) -> None:
