@@ -47,8 +47,8 @@ class Figures:
         self._answers: dict[str, Message] = {}
         self._measured: dict[str, dict[str, Any]] = {}
         self._copies: dict[str, dict[str, Any]] = {}
-        self._due: dict[str, float] = {}
-        """When each child is to be started next, by its key; what is not in it is due at once."""
+        self._ended: dict[str, float] = {}
+        """When each child ended last, by its key, infinite while it is there; what is not in it is due at once."""
         self._copies_key = ""
         self._elsewhere: set[str] = set()
         self._said: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Figures:
         if _place(self._declared.data_location) != _place(declared.data_location):
             self._copies = {}
             self._listed = None
-            self._due.clear()
+            self._ended.clear()
         self._declared = declared
         wanted = {target.object for target in declared.targets}
         for name in [name for name in self._measured if name not in wanted]:
@@ -70,7 +70,7 @@ class Figures:
                 known = {key: record.get(key) for key in (*_KEPT, "runs")}
                 complete, reason = record.get("complete", False), record.get("reason", "")
                 self._measured[name] = {**known, "complete": complete, "reason": reason}
-                self._due.clear()
+                self._ended.clear()
 
     # -- Answers
 
@@ -81,7 +81,7 @@ class Figures:
             if not answer.get("made", True) and measured is not None and measured["bytes"] is None:
                 answer.update(available=True, reason="")  # it may be used, and was never there to be missed
             elif answer["available"] and name in before and not _was_there(before[name]):
-                self._due.clear()  # what was missing is there again
+                self._ended.clear()  # what was missing is there again
                 if measured is not None:
                     measured["reason"] = ""
             reason = answer["reason"]
@@ -114,14 +114,15 @@ class Figures:
                 self._copies_key = key
                 # A copy that is being measured is open, and would be taken for one in use.
                 busy = busy or self._is_evicting()
-            if now >= self._due.get(key, 0.0) and device not in self._hung and not busy:
-                self._start(key, device, targets, table, configuration.scan_interval_s)
+            due = self._ended.get(key, float("-inf")) + configuration.scan_interval_s
+            if now >= due and device not in self._hung and not busy:
+                self._start(key, device, targets, table)
 
     def _is_evicting(self) -> bool:
         location = self._declared.data_location
         return location is not None and self._children.running(eviction_key(location))
 
-    def _start(self, key: str, device: str, targets: list[Target], table: Sequence[Mount], interval_s: float) -> None:
+    def _start(self, key: str, device: str, targets: list[Target], table: Sequence[Mount]) -> None:
         drives = {drive.copy_name: drive for drive in self._declared.drives if drive.placed}
         place = _place(self._declared.data_location)
         body = Measuring(self._places, targets, self._declared.data_location, drives, table)
@@ -139,11 +140,11 @@ class Figures:
             if ending.silent or ending.error:
                 for target in targets:
                     self._fail(target.object, "could not be measured to the end")
-            if key in self._due:  # else it is due again already
-                self._due[key] = time.monotonic() + interval_s
+            if key in self._ended:  # else it is due again already
+                self._ended[key] = time.monotonic()
             self._soon()
 
-        self._due[key] = float("inf")
+        self._ended[key] = float("inf")
         self._children.start(key, body, take, end, SILENCE_S)
 
     def _take(self, message: Message) -> None:
@@ -204,7 +205,7 @@ class Figures:
 
     def hurry(self) -> None:
         """Let the copies be measured at once."""
-        self._due.pop(self._copies_key, None)
+        self._ended.pop(self._copies_key, None)
 
     def used(self, name: str, when: float | None) -> None:
         """Take on when a copy was last used."""

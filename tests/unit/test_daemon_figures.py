@@ -115,6 +115,10 @@ def test_one_child_for_each_filesystem_every_interval(host: Host, monkeypatch: p
     assert host.due() == []  # the interval begins when one has ended, however long it took
     now += 301
     assert host.due() == ["measure/8:2"]
+    host.children.end("measure/8:2")
+    now += 10
+    host.settings = Settings(scan_interval_s=10)  # another interval holds at once
+    assert host.due() == ["measure/8:2"]
 
 
 def test_a_hung_filesystem_waits(host: Host) -> None:
@@ -141,7 +145,7 @@ def test_the_last_complete_figures_stay(host: Host) -> None:
     host.children.end("measure/8:2")
     before = host.shown()["runs"]
     assert (before["bytes"], before["complete"], before["measured"]) == (5, True, 100.0)
-    host.figures._due.clear()
+    host.figures._ended.clear()
     host.due()
     host.children.send(
         "measure/8:2", {"object": "location/runs", **FIGURES, "complete": False, "bytes": 1, "reason": "a: no"}
