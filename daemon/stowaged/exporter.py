@@ -16,6 +16,7 @@ import sys
 import threading
 
 from stowage_core import records
+from stowage_core.daemon_settings import DEFAULT_LISTEN, address_of
 from stowage_core.errors import StowageError
 from stowage_core.places import Places
 
@@ -23,7 +24,6 @@ from .http_server import Answer, Server
 from .notify import Notifier
 from .pages import Pages
 
-DEFAULT_LISTEN = "127.0.0.1:9823"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 POLL_S = 1.0
 
@@ -55,14 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-copies", action="store_true", help="no series of single copies")
     parser.add_argument("--textfile", metavar="FILE", help="keep this file up to date instead of serving")
     return parser
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of ``address:port``; an IPv6 address is in brackets."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise StowageError(f"--listen {text}: must be ADDRESS:PORT, such as {DEFAULT_LISTEN} or [::1]:9823")
-    return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
 
 
 def tls_of(options: argparse.Namespace) -> ssl.SSLContext | None:

@@ -102,7 +102,12 @@ class Service:
         )
         self._declared = Declared()
         self._wrong = {"settings": "", "declared": ""}
-        self._config: dict[str, Any] = {"successful": True, "error": "", "loaded": self._started}
+        self._config: dict[str, Any] = {
+            "successful": True,
+            "error": "",
+            "loaded": self._started,
+            "settings": dict(configuration.declared),
+        }
         self._ready = False
 
     def run(self) -> None:
@@ -144,7 +149,12 @@ class Service:
             say("the configuration could be loaded again")
         self._wrong[part] = error
         wrong = "; ".join(filter(None, self._wrong.values()))
-        self._config = {"successful": not wrong, "error": wrong, "loaded": time.time()}
+        self._config = {
+            "successful": not wrong,
+            "error": wrong,
+            "loaded": time.time(),
+            "settings": dict(self._settings.declared),
+        }
         self._sections.put("config", self._config)
 
     def _declare(self, found: Declared, recorded: Recorded) -> None:

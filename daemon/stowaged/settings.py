@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from stowage_core import eviction_plan, records
+from stowage_core.daemon_settings import problems_of
 from stowage_core.errors import StowageError
 from stowage_core.places import Places
 
@@ -39,56 +39,12 @@ class Settings:
     boot_grace_s: float = 600
     measure_shared: bool = False
     """Whether this host measures what lies on filesystems that other hosts see too."""
+    declared: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What the file says: the rollout compares this with the file, to see whether it was taken on."""
 
     @property
     def limits(self) -> eviction_plan.Settings:
         return eviction_plan.Settings(minimum_age_s=self.minimum_age_s, boot_grace_s=self.boot_grace_s)
-
-
-def _seconds(low: float, high: float) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return "" if number and low <= value <= high else f"must be a number of seconds from {low:.10g} to {high:.10g}"
-
-    return check
-
-
-def _mode(value: Any) -> str:
-    return "" if value in ("on", "plan", "off") else "must be on, plan or off"
-
-
-def _flag(value: Any) -> str:
-    return "" if isinstance(value, bool) else "must be true or false"
-
-
-def _text(value: Any) -> str:
-    return "" if isinstance(value, str) and value.isprintable() else "must be printable text"
-
-
-_CHECKS: dict[str, Callable[[Any], str]] = {
-    "host": _text,
-    "cycle_s": _seconds(0.1, 3600),
-    "scan_interval_s": _seconds(1, 86400),
-    "evict": _mode,
-    "minimum_age_s": _seconds(0, 365 * 86400),
-    "boot_grace_s": _seconds(0, 86400),
-    "measure_shared": _flag,
-}
-assert list(_CHECKS) == [one.name for one in fields(Settings)]
-
-
-def problems_of(value: Mapping[str, Any]) -> list[str]:
-    """Return everything that is wrong with *value*, each as ``setting: what is required``."""
-    problems = []
-    for name, given in value.items():
-        if name not in _CHECKS:
-            near = difflib.get_close_matches(name, _CHECKS, 1)
-            problems.append(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
-            continue
-        rule = _CHECKS[name](given)
-        if rule:
-            problems.append(f"{name}: {given!r} {rule}")
-    return problems
 
 
 def load(places: Places, environment: Mapping[str, str] | None = None) -> Settings:
@@ -97,7 +53,8 @@ def load(places: Places, environment: Mapping[str, str] | None = None) -> Settin
     :raises SettingsError: naming everything that is wrong
     """
     environment = os.environ if environment is None else environment
-    value = dict(records.read(places.daemon_json) or {})
+    declared = records.read(places.daemon_json) or {}
+    value = dict(declared)
     problems = problems_of(value)
     interval = environment.get(SCAN_INTERVAL_VARIABLE)
     if interval:
@@ -111,4 +68,4 @@ def load(places: Places, environment: Mapping[str, str] | None = None) -> Settin
             ]
     if problems:
         raise SettingsError(places.daemon_json, problems)
-    return Settings(**value)
+    return Settings(**value, declared=declared)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from stowage_core import records
+from stowage_core.daemon_settings import problems_of
 from stowage_core.places import Places
-from stowaged.settings import Settings, SettingsError, load, problems_of
+from stowaged.settings import Settings, SettingsError, load
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,7 @@ def test_defaults_and_the_environment(tmp_path: Any) -> None:
     records.write(places.daemon_json, {"scan_interval_s": 600})
     assert load(places, {}).scan_interval_s == 600
     assert load(places, {"STORAGE_SCAN_INTERVAL_S": "60"}).scan_interval_s == 60
+    assert load(places, {"STORAGE_SCAN_INTERVAL_S": "60"}).declared == {"scan_interval_s": 600}
 
 
 @pytest.mark.parametrize("value", ["often", "0", "-5", "nan", "inf"])
