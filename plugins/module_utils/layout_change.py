@@ -90,7 +90,9 @@ class _LayingOut:
             now = None if directory.present is None else directory.present.described
             differences.note(f"directory {directory.path}", directory.wanted.described, now)
         check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
-        record = layout_record.make(self.layout, places, self.rules, prefix, former)
+        record = layout_record.make(
+            self.layout, places, self.rules, prefix, self._environment_files(environment_path, former), former
+        )
         layout_record.note(differences, record, former)
         environment = environment_file.render(self.layout.settings(prefix))
         environment_differs = self._note_environment(environment_path, environment)
@@ -181,6 +183,14 @@ class _LayingOut:
             if properties["LoadState"] == "not-found":
                 self._expect("restart", f"there is no unit {name} on this host")
         return {name: unit["ActiveState"] not in ("inactive", "failed", "deactivating") for name, unit in units.items()}
+
+    def _environment_files(self, path: str, former: Mapping[str, Any]) -> list[str]:
+        """Return the environment file and the earlier ones that are still there, and warn of these."""
+        earlier = [one for one in former["environment_files"] if one != path and own_files.is_there(one)]
+        for one in earlier:
+            rule = f"{one} is an earlier one and no longer kept up to date"
+            self.warnings.append(f"environment_file: {rule}; let services read {path}, and remove it")
+        return [path, *earlier]
 
     def _note_environment(self, path: str, wanted: bytes) -> bool:
         """Note how the environment file differs, and return whether it does; refuse one that is not ours."""

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -50,6 +51,11 @@ class Dependency:
         }
 
 
+def find_drop_ins() -> list[str]:
+    """Return the drop-ins on this host that have the name of ours."""
+    return sorted(glob.glob(f"{_UNITS}/*.d/{_DROP_IN}"))
+
+
 def parse(items: Iterable[Mapping[str, Any]]) -> list[Dependency]:
     """Return what was asked for, with symlinks resolved."""
     dependencies = []
@@ -72,12 +78,16 @@ class Tying:
     allow_root: bool = False
     immutable: bool = False
     """Whether the directory underneath each mount is to be immutable."""
+    complete: bool = False
+    """Whether all services that are to be tied are named."""
     table: Sequence[mounts.Mount] = field(default_factory=mounts.read)
     warnings: list[str] = field(default_factory=list)
 
     def tie(self, asked: Sequence[Dependency]) -> list[Dependency]:
         """Tie the services, and return what they are tied to."""
         dependencies, units = self._plan(asked)
+        if self.complete:
+            self._warn_of_others({dependency.drop_in for dependency in dependencies})
         differences = self.differences
         points = dict.fromkeys(point for dependency in dependencies for point in dependency.mount_points)
         to_protect = [point for point in points if self.immutable and self._note_immutable(point)]
@@ -104,6 +114,13 @@ class Tying:
             if not differences.check_mode:
                 self._verify(dependencies)
         return dependencies
+
+    def _warn_of_others(self, named: Collection[str]) -> None:
+        for path in find_drop_ins():
+            if path not in named and own_files.is_there(path):
+                service = os.path.basename(os.path.dirname(path))[: -len(".d")]
+                rule = f"is not named any more and still tied to its mounts by {path}"
+                self.warnings.append(f"{service}: {rule}; name it with state absent to untie it")
 
     def _note_immutable(self, point: str) -> bool:
         immutable = mount_points.is_immutable(point, self.table)

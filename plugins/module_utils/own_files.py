@@ -53,6 +53,14 @@ def read_ours(path: str, name: str = "") -> tuple[bytes, int] | None:
     return found
 
 
+def is_there(path: str) -> bool:
+    """Return whether the file at *path* is ours."""
+    try:
+        return read_ours(path) is not None
+    except Refusal:
+        return False
+
+
 def is_ours(data: bytes) -> bool:
     """Return whether a file begins with :data:`HEADER`."""
     return data.split(b"\n", 1)[0] == HEADER.encode("ascii")

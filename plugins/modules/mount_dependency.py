@@ -49,6 +49,12 @@ options:
         drop-in, and a service with only such paths has none.
     type: bool
     default: false
+  complete:
+    description:
+      - O(dependencies) names all services of the host. Of any other that this module has tied there is a warning,
+        because nothing is untied for not being named.
+    type: bool
+    default: false
   immutable_mount_points:
     description:
       - Make the empty directory underneath each mount immutable, so that nothing can be written there while its disk is
@@ -145,6 +151,7 @@ ARGUMENT_SPEC = {
         },
     },
     "allow_root": {"type": "bool", "default": False},
+    "complete": {"type": "bool", "default": False},
     "immutable_mount_points": {"type": "bool", "default": False},
 }
 
@@ -154,7 +161,9 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
     with nullcontext() if module.check_mode else host_lock(Places()):
         asked = parse(params["dependencies"])
-        tying = Tying(systemctl, differences, params["allow_root"], params["immutable_mount_points"])
+        tying = Tying(
+            systemctl, differences, params["allow_root"], params["immutable_mount_points"], params["complete"]
+        )
         dependencies = tying.tie(asked)
     for warning in tying.warnings:
         module.warn(warning)

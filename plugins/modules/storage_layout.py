@@ -175,6 +175,12 @@ environment_prefix:
   returned: success
   type: str
   sample: STOWAGE_
+environment_files:
+  description: The environment file, and after it earlier ones that are still there.
+  returned: success
+  type: list
+  elements: str
+  sample: ["/etc/stowage/stowage.env"]
 settings:
   description: The settings of the layout by name, without a prefix, for the comparison of hosts.
   returned: success

@@ -37,7 +37,13 @@ def recorded(point: str, uuid: str, **runs: Any) -> dict[str, Any]:
     }
     locations: dict[str, Any] = {name: {**location, "path": f"/srv/{name}"} for name in NAMES}
     locations["runs"].update(runs)
-    return {"root": "/srv", "volume_root": None, "environment_prefix": "STOWAGE_", "locations": locations}
+    return {
+        "root": "/srv",
+        "volume_root": None,
+        "environment_prefix": "STOWAGE_",
+        "environment_files": ["/etc/stowage/stowage.env"],
+        "locations": locations,
+    }
 
 
 def test_a_diff_has_one_line_for_a_location_and_one_for_a_filesystem(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stowage_core.errors import Refusal
-from stowage_core.own_files import HEADER, in_lines, is_ours, parse_mode, read, read_ours
+from stowage_core.own_files import HEADER, in_lines, is_ours, is_there, parse_mode, read, read_ours
 
 OURS = HEADER.encode() + b"\n" + b"A=1\n" * 100_000
 
@@ -24,6 +24,18 @@ def test_ours(tmp_path: Path) -> None:
 def test_what_is_ours() -> None:
     assert is_ours(OURS)
     assert not is_ours(b"A=1\n" + OURS) and not is_ours(b"") and not is_ours(OURS[1:])
+
+
+def test_whether_ours_is_there(tmp_path: Path) -> None:
+    (tmp_path / "ours").write_bytes(OURS)
+    (tmp_path / "theirs").write_bytes(b"A=1\n")
+    (tmp_path / "link").symlink_to("ours")
+    assert [is_there(str(tmp_path / name)) for name in ("ours", "theirs", "link", "none")] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_others_are_read_where_they_may_be(tmp_path: Path) -> None:
