@@ -124,6 +124,10 @@ class Systemctl:
         """Make the service manager read its unit files again."""
         self._call("daemon-reload")
 
+    def tell(self, verb: str, unit: str) -> None:
+        """Have the service manager do something with one unit."""
+        self._call(verb, "--", unit)
+
     def restart(self, unit: str) -> None:
         """Restart one unit."""
         self._call("restart", "--", unit)

@@ -1,0 +1,162 @@
+#!/usr/bin/python
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Take Stowage off a host, and leave its data."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: uninstall
+short_description: Take Stowage off a host and leave its data
+version_added: "0.1.0"
+author: Stowage contributors (@stowage)
+description:
+  - Stops daemon and exporter, and removes their units, their settings and the application, the drop-ins that tie
+    services to their mounts, and the environment file of the layout.
+  - What is removed is found on the host. The inventory need not name it any more.
+  - Removes only what Stowage has written, known by the header in it. A file of somebody else stays, with a warning.
+  - Leaves all data, that is the directories of the layout, data locations, copies, leases that are held, and the
+    records in C(/etc/stowage) and C(/var/lib/stowage).
+options:
+  environment_files:
+    description:
+      - Environment files to remove beside the one that the layout was written with.
+    type: list
+    elements: str
+    default: []
+extends_documentation_fragment:
+  - stowage.host.attributes
+attributes:
+  diff_mode:
+    description: Shows the lines of the files that are removed.
+  platform:
+    description: Linux with systemd. Must be run as root.
+seealso:
+  - module: stowage.host.storage_facts
+  - plugin: stowage.host.leftovers
+    plugin_type: filter
+"""
+
+EXAMPLES = r"""
+- name: Take Stowage off the host
+  stowage.host.uninstall:
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, or in check mode would be done, one line each.
+  returned: always
+  type: list
+  elements: str
+  sample: ["stop stowaged.service", "remove /usr/local/bin/stowage"]
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.stowage.host.plugins.module_utils import (
+    daemon_units,
+    layout_record,
+    mount_dependencies,
+    own_files,
+    records,
+)
+from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
+from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
+from ansible_collections.stowage.host.plugins.module_utils.module_run import run
+from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
+from ansible_collections.stowage.host.plugins.module_utils.places import Places
+from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Systemctl
+
+ARGUMENT_SPEC = {"environment_files": {"type": "list", "elements": "str", "default": []}}
+
+_STOPPED = (daemon_units.EXPORTER, daemon_units.LEASES_PATH, daemon_units.DAEMON)
+
+
+def candidates(places: Places, environment_files: list[str]) -> Iterator[str]:
+    """Return the files that may be Stowage's, each once."""
+    paths = [daemon_units.unit_path(name) for name in daemon_units.NAMES]
+    paths += [daemon_units.TMPFILES, *mount_dependencies.find_drop_ins(), places.environment]
+    paths += layout_record.load(places.layout_json)["environment_files"]
+    paths += [check_path(path, "environment_files") for path in environment_files]
+    yield from dict.fromkeys(paths)
+
+
+def ours(module: AnsibleModule, paths: Iterator[str]) -> dict[str, bytes]:
+    """Return the content of those of *paths* that Stowage wrote; warn of the others."""
+    found = {}
+    for path in paths:
+        try:
+            file = own_files.read_ours(path)
+        except Refusal as error:
+            module.warn(f"{error.name}: {error.rule}; it stays")
+            continue
+        if file is not None:
+            found[path] = file[0]
+    return found
+
+
+def body(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
+    places = Places()
+    with nullcontext() if module.check_mode else host_lock(places):
+        remove(module, differences, places)
+    return {}
+
+
+def remove(module: AnsibleModule, differences: Differences, places: Places) -> None:
+    systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
+    files = ours(module, candidates(places, module.params["environment_files"]))
+    own_units = [name for name in _STOPPED if daemon_units.unit_path(name) in files]
+    now = systemctl.show(own_units, ("ActiveState", "UnitFileState"))
+    running = [name for name in own_units if differences.note(f"state of {name}", "inactive", now[name]["ActiveState"])]
+    enabled = [name for name in own_units if now[name]["UnitFileState"] == "enabled"]
+    for name in enabled:
+        differences.note(f"at every boot {name}", "disabled", "enabled")
+    for path, content in files.items():
+        differences.note(path, None, own_files.in_lines(content))
+    more = [places.daemon_json] if os.path.lexists(places.daemon_json) else []
+    if os.path.lexists(daemon_units.PROGRAM):
+        if daemon_units.is_program(daemon_units.PROGRAM):
+            more.append(daemon_units.PROGRAM)
+        else:
+            module.warn(f"{daemon_units.PROGRAM}: was not written by Stowage; it stays")
+    for path in more:
+        differences.note(path, None, "present")
+    library = os.path.isdir(daemon_units.LIBRARY)
+    if library:
+        differences.note(daemon_units.LIBRARY, None, "present")
+
+    for name in running:
+        differences.do(f"stop {name}", partial(systemctl.tell, "stop", name))
+    for name in enabled:
+        differences.do(f"disable {name}", partial(systemctl.tell, "disable", name))
+    for path in [*files, *more]:
+        differences.do(f"remove {path}", partial(remove_file, path))
+    if library:
+        differences.do(f"remove {daemon_units.LIBRARY}", partial(shutil.rmtree, daemon_units.LIBRARY))
+    if any(path.startswith(daemon_units.UNITS) for path in files):
+        differences.do("systemctl daemon-reload", systemctl.daemon_reload)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file, and the directory of drop-ins that was made for it."""
+    records.remove(path)
+    directory = os.path.dirname(path)
+    if directory.startswith(daemon_units.UNITS + "/") and not os.listdir(directory):
+        os.rmdir(directory)
+
+
+def main() -> None:
+    run(AnsibleModule(ARGUMENT_SPEC, supports_check_mode=True), body)
+
+
+if __name__ == "__main__":
+    main()
