@@ -92,8 +92,12 @@ UNITS: Mapping[str, Rule] = {
 """What the units are made of."""
 
 
-def problems_of(value: Mapping[str, Any], rules: Mapping[str, Rule] = SETTINGS) -> list[str]:
-    """Return everything that is wrong with *value*, each as ``setting: what is required``."""
+def problems_of(value: Mapping[str, Any]) -> list[str]:
+    """Return everything that is wrong with the settings *value*, each as ``setting: what is required``."""
+    return _problems(value, SETTINGS)
+
+
+def _problems(value: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[str]:
     problems = []
     for name, given in value.items():
         if name not in rules:
@@ -108,7 +112,7 @@ def problems_of(value: Mapping[str, Any], rules: Mapping[str, Rule] = SETTINGS) 
 
 def problems_of_units(value: Mapping[str, Any]) -> list[str]:
     """Return everything that is wrong with what the units are made of."""
-    problems = problems_of(value, UNITS)
+    problems = _problems(value, UNITS)
     if bool(value.get("exporter_certificate")) != bool(value.get("exporter_key")):
         problems.append("exporter_certificate, exporter_key: each needs the other")
     if value.get("exporter_client_ca") and not value.get("exporter_certificate"):
