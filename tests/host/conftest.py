@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,3 +183,32 @@ def small_disk() -> Iterator[Callable[..., SmallDisk]]:
             problems.append(str(error))
     if problems:
         raise RuntimeError("; ".join(problems))
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The daemon's application, built from this tree."""
+    from daemon_lab import application
+
+    return application(tmp_path_factory.mktemp("application"))
+
+
+@pytest.fixture
+def start(program: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """A factory of daemons; with a lab, of its data location."""
+    from daemon_lab import Daemon
+
+    from stowage_core import records
+
+    started: list[Daemon] = []
+
+    def make(lab: Any = None, **settings: Any) -> Daemon:
+        daemon = Daemon(program, tmp_path, **settings)
+        started.append(daemon)
+        if lab is not None:
+            records.write(daemon.places.data_location_json, lab.location.to_json())
+        return daemon
+
+    yield make
+    for daemon in started:
+        daemon.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from copies_lab import Lab, process
 from daemon_lab import Daemon, wait_for
-from test_daemon_service import MIB, fill, program, start  # noqa: F401
+from test_daemon_service import MIB, fill
 
 from stowage_core import events
 
@@ -34,7 +34,7 @@ def at_the_moment(daemon: Daemon, moment: Callable[[], bool]) -> None:
 
 def test_killed_at_any_moment_of_an_eviction(
     small_disk: Callable[..., Any],
-    start: Callable[..., Daemon],  # noqa: F811
+    start: Callable[..., Daemon],
     tmp_path: Path,
 ) -> None:
     lab = Lab(small_disk("ext4", 256 * MIB).path, tmp_path)
@@ -69,7 +69,7 @@ def test_killed_at_any_moment_of_an_eviction(
 
 
 @pytest.fixture
-def stopped(small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path) -> tuple[Lab, Daemon]:  # noqa: F811
+def stopped(small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path) -> tuple[Lab, Daemon]:
     """A daemon that has stopped because the first copies freed nothing: other links hold their files."""
     disk = small_disk("ext4", 256 * MIB).path
     lab = Lab(disk, tmp_path)

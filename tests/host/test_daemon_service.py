@@ -16,35 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from copies_lab import Lab, process
-from daemon_lab import Daemon, application, wait_for
+from daemon_lab import Daemon, wait_for
 
 from stowage_core import copies, events, pins, records
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return application(tmp_path_factory.mktemp("application"))
-
-
-@pytest.fixture
-def start(program: Path, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """A factory of daemons; with a lab, of its data location."""
-    started: list[Daemon] = []
-
-    def make(lab: Lab | None = None, **settings: Any) -> Daemon:
-        daemon = Daemon(program, tmp_path, **settings)
-        started.append(daemon)
-        if lab is not None:
-            records.write(daemon.places.data_location_json, lab.location.to_json())
-        return daemon
-
-    yield make
-    for daemon in started:
-        daemon.close()
 
 
 def declare_location(daemon: Daemon, name: str, path: Path, **more: Any) -> None:
