@@ -712,10 +712,10 @@ def test_another_user_is_told_to_be_root(disk: Path, start: Callable[..., Daemon
     wait_for(daemon.copies)
     program = tmp_path / "stowage"
     shutil.copy(daemon.program, program)
-    for path in (tmp_path, *tmp_path.parents):
-        path.chmod(path.stat().st_mode | 0o055)
 
     def answer(*arguments: str) -> tuple[int, str]:
+        for path in (tmp_path, *tmp_path.parents):
+            path.chmod(path.stat().st_mode | 0o055)  # each time: every start of pytest takes it back
         done = subprocess.run(
             ["/usr/bin/python3", "-I", str(program), "--prefix", str(tmp_path), *arguments],
             user=65534,
