@@ -122,13 +122,19 @@ def unescaped(field: bytes) -> str:
     return os.fsdecode(_OCTAL.sub(lambda match: bytes((int(match.group(1), 8),)), field))
 
 
+def table_lines(text: bytes) -> list[bytes]:
+    """Return the lines of a table of the kernel's: names in it may hold any byte but the escaped line feed."""
+    lines = text.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 def parse(text: bytes) -> list[Mount]:
     """Return the mounts of a mountinfo file in its order: a later mount lies over an earlier one at the same place.
 
     :raises StowageError: when a line is not of the kernel's form
     """
     mounts = []
-    for line in text.splitlines():
+    for line in table_lines(text):
         fields = line.split(b" ")
         try:
             dash = fields.index(b"-", 6)

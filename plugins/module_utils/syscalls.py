@@ -18,7 +18,8 @@ import uuid
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
-_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_OPENAT2, _SYS_MOUNT_SETATTR = 428, 429, 437, 442
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
+_SYS_OPENAT2, _SYS_PIDFD_OPEN, _SYS_PIDFD_GETFD = 437, 434, 438
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272, "riscv64": 272, "ppc64le": 354, "s390x": 343}
 _RESOLVE_BENEATH_ONE_MOUNT = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH
 _RENAME_NOREPLACE = 1
@@ -171,6 +172,17 @@ def same_files(pid: int, tid: int) -> bool:
 def same_fs(pid: int, tid: int) -> bool:
     """Return whether two tasks share their root and working directory."""
     return _kcmp(pid, tid, _KCMP_FS) == 0
+
+
+def descriptor_of(pid: int, number: int) -> int:
+    """Return what process *pid* has open at descriptor *number*, as a descriptor of this process; close-on-exec."""
+    # Not every Python of 3.9 has pidfd_open: it depends on the headers it was built with.
+    process = _checked(int(_libc.syscall(ctypes.c_long(_SYS_PIDFD_OPEN), ctypes.c_int(pid), ctypes.c_uint(0))))
+    try:
+        arguments = (ctypes.c_int(process), ctypes.c_int(number), ctypes.c_uint(0))
+        return _checked(int(_libc.syscall(ctypes.c_long(_SYS_PIDFD_GETFD), *arguments)))
+    finally:
+        os.close(process)
 
 
 def _kcmp(pid: int, tid: int, kind: int) -> int:

@@ -4,7 +4,8 @@
 
 What counts: a mount of the directory, below it or into it in any mount namespace, an overlay's layer, an NFS export,
 a loop device's file, and an open file or directory, mapping, root or working directory of any task. What cannot be
-read counts as use of every directory. Regular files that this cannot see open are the matter of ``write_leases``.
+read counts as use of every directory that it may be a use of. Regular files that this cannot see open are the matter
+of ``write_leases``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .errors import StowageError, printable
 from .mounts import Mount
 from .paths import is_within, overlap
 from .syscalls import open_beneath
-from .use_child import NoAnswerError, answer_of, nothing
+from .use_child import NoAnswerError, answer_of, nothing, progress
 from .use_exports import exported
 from .use_mounts import Namespaces, Overlay, place_in_filesystem, uses
 from .use_processes import Held, Tasks
@@ -76,7 +77,7 @@ def in_use(
 ) -> dict[str, list[str]]:
     """Return for each victim, by name, the evidence that it is in use, each as one line; an empty list is no use.
 
-    When the look at the host fails or has not ended after *deadline_s* seconds, every victim is in use.
+    When the look at the host fails, or makes no progress for *deadline_s* seconds, every victim is in use.
     """
     if not victims:
         return {}
@@ -115,16 +116,25 @@ def _evidence(
         yield from uses(view, victim.device, victim.place, victim.around)
     for overlay in namespaces.overlays.values():
         yield from _named(victim, overlay)
+    for overlay, text in namespaces.doubts:
+        if overlay.shown is None or victim.name in overlay.shown:
+            yield _doubtful(overlay, text)
     for path, real in exports:
         if _exports(path, real, victim, mounts):
             yield f"NFS export {printable(path)} reaches it"
-    for path, text in held.removed:
-        if {victim.name, os.path.basename(victim.paths[0])} & set(path.split("/")):
+    for path, text in held.ended:
+        if any(is_within(path, place) for place in victim.paths):
             yield text
-    yield from _held_inside(victim, held, list(namespaces.overlays.values()))
+    yield from _held_inside(victim, held, list(namespaces.overlays.values()), namespaces.doubts)
 
 
-def _held_inside(victim: Victim, held: Held, overlays: Sequence[Overlay]) -> Iterator[str]:
+def _doubtful(overlay: Overlay, text: str) -> str:
+    return f"could not be determined: the overlay at {overlay.where} {text}"
+
+
+def _held_inside(
+    victim: Victim, held: Held, overlays: Sequence[Overlay], doubts: Sequence[tuple[Overlay, str]]
+) -> Iterator[str]:
     """Go through the victim once and compare everything in it with all that is held on this host."""
     numbers = {inode for _device, inode in held.identities} | set(held.inodes)
     relative: dict[str, list[tuple[str, Overlay]]] = {}
@@ -133,10 +143,17 @@ def _held_inside(victim: Victim, held: Held, overlays: Sequence[Overlay]) -> Ite
             for path in layer:
                 relative.setdefault(path.split("/", 1)[0], []).append((path, overlay))
     problems: list[Problem] = []
+    devices = set()
     # Opened anew: btrfs does not list what has come since a directory was opened.
     walk = Walk(open_beneath(victim.fd, b"."), problems.append)
     for directory in walk:
+        progress()
+        devices.add(directory.status.st_dev)
         yield from _matches(held, directory.status)
+        if doubts:
+            # Of a layer that shows none of its names, nothing can be opened.
+            names = frozenset(os.listdir(directory.fd))
+            yield from (_doubtful(overlay, text) for overlay, text in doubts if names & (overlay.shown or frozenset()))
         if relative:
             yield from _relative_layers(directory.fd, relative)
         for entry in directory.files():
@@ -147,6 +164,9 @@ def _held_inside(victim: Victim, held: Held, overlays: Sequence[Overlay]) -> Ite
                     yield f"{walk.path(entry.name)} was removed while it was looked at"
                 else:
                     yield from _matches(held, status)
+    for device, path, text in held.removed:
+        if device in devices and {victim.name, os.path.basename(victim.paths[0])} & set(path.split("/")):
+            yield text
     for problem in problems:
         yield f"could not be determined: {problem}" if problem.missing else str(problem)
 

@@ -1,6 +1,8 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Questions that may hang are asked in child processes: one that is late or fails leaves its question unanswered.
+"""Questions that may hang are asked in child processes: one that is stuck or fails leaves its question unanswered.
+
+Stuck is measured by progress: how long it all takes depends on the host's size and on who else wants its processors.
 
 A child dies with the process that started it, so that nothing is left behind whoever is killed.
 """
@@ -8,11 +10,13 @@ A child dies with the process that started it, so that nothing is left behind wh
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
 import signal
 import socket
+import stat
 import struct
 import time
 from collections.abc import Callable
@@ -21,10 +25,13 @@ from typing import Any, Optional
 
 from .errors import StowageError, printable
 from .forked import fork
+from .syscalls import mount_id
 
 _ALIVE_S = 1.0
 _ASIDE_AFTER_S = 0.05
-_ANSWER = struct.Struct("=iQQQ")
+_ANSWER = struct.Struct("=iQQQ?Q")
+_PROGRESS = b"."
+_PROGRESS_EVERY_S = 0.2
 
 
 class NoAnswerError(StowageError):
@@ -35,11 +42,26 @@ def nothing() -> None:
     """Do nothing while an answer is waited for."""
 
 
+class _Progress:
+    """The way on which a child says that its work goes on."""
+
+    writer = -1
+    said = 0.0
+
+
+def progress() -> None:
+    """Say, in the body of a question, that the work goes on; cheap enough for every small piece of it."""
+    now = time.monotonic()
+    if _Progress.writer >= 0 and now - _Progress.said >= _PROGRESS_EVERY_S:
+        _Progress.said = now
+        os.write(_Progress.writer, _PROGRESS)
+
+
 def answer_of(body: Callable[[], Any], deadline_s: float, alive: Callable[[], None] = nothing) -> Any:
     """Return what *body*, run in a child, returns; it must fit in JSON.
 
     :param alive: called about every second while the answer is waited for
-    :raises NoAnswerError: when it fails, or has not answered after *deadline_s* seconds
+    :raises NoAnswerError: when it fails, or has neither answered nor made progress for *deadline_s* seconds
     """
     reader, writer = os.pipe()
 
@@ -47,12 +69,13 @@ def answer_of(body: Callable[[], Any], deadline_s: float, alive: Callable[[], No
         os.close(reader)
         # The kernel's word that somebody wants a file on which a lease is held.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
+        _Progress.writer = writer
         _write(writer, _said_by(body))
 
     pid = fork(child)
     os.close(writer)
     try:
-        data = _read_line(reader, time.monotonic() + deadline_s, alive)
+        data = _read_line(reader, deadline_s, alive)
     finally:
         os.close(reader)
         _end(pid)
@@ -83,8 +106,10 @@ def _write(fd: int, value: Any) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _read_line(fd: int, deadline: float, alive: Callable[[], None]) -> bytes | None:
-    """Return a line, less when the writer died, None when it is late."""
+def _read_line(fd: int, deadline_s: float, alive: Callable[[], None]) -> bytes | None:
+    """Return a line, less when the writer died, None when nothing has come for too long."""
+    deadline = time.monotonic() + deadline_s
+    said = time.monotonic()
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     data = b""
@@ -92,13 +117,17 @@ def _read_line(fd: int, deadline: float, alive: Callable[[], None]) -> bytes | N
         left = deadline - time.monotonic()
         if left <= 0:
             return None
-        if not poll.poll(min(left, _ALIVE_S) * 1000):
+        ready = poll.poll(min(left, _ALIVE_S) * 1000)
+        if time.monotonic() - said >= _ALIVE_S or not ready:
+            said = time.monotonic()
             alive()
+        if not ready:
             continue
         more = os.read(fd, 1 << 16)
         if not more:
             break
-        data += more
+        deadline = time.monotonic() + deadline_s
+        data = (data + more).lstrip(_PROGRESS)
     return data
 
 
@@ -118,6 +147,9 @@ class Identity:
     dev: int
     ino: int
     links: int
+    directory: bool = False
+    mount: int = 0
+    """Of a directory: the id of the mount that it was reached through."""
 
 
 Then = Callable[[Optional[Identity], int], None]
@@ -129,7 +161,7 @@ class _Helper:
     link: socket.socket
 
 
-class Prober:
+class Resolver:
     """Asks what paths lead to, in helpers: a path on a dead server holds up its own helper only.
 
     *then* is called with the identity, or None and the kernel's errno, or None and 0 when there was no answer.
@@ -170,8 +202,8 @@ class Prober:
             return False
         if len(data) != _ANSWER.size:
             raise NoAnswerError("a process that looked died")
-        number, dev, ino, links = _ANSWER.unpack(data)
-        then(None if number else Identity(dev, ino, links), number)
+        number, *identity = _ANSWER.unpack(data)
+        then(None if number else Identity(*identity), number)
         return True
 
     def _start(self) -> _Helper:
@@ -188,8 +220,18 @@ def _answer(link: socket.socket) -> None:
         if not path:
             return
         try:
-            status = os.stat(path)
+            answer = _identified(path)
         except OSError as error:
-            link.send(_ANSWER.pack(error.errno or 5, 0, 0, 0))
-        else:
-            link.send(_ANSWER.pack(0, status.st_dev, status.st_ino, status.st_nlink))
+            answer = _ANSWER.pack(error.errno or errno.EIO, 0, 0, 0, False, 0)
+        link.send(answer)
+
+
+def _identified(path: bytes) -> bytes:
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        directory = stat.S_ISDIR(status.st_mode)
+        mount = mount_id(fd) if directory else 0
+    finally:
+        os.close(fd)
+    return _ANSWER.pack(0, status.st_dev, status.st_ino, status.st_nlink, directory, mount)

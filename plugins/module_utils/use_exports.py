@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 
-from .mounts import unescaped
+from .mounts import table_lines, unescaped
 
 KERNEL_TABLE = "/proc/fs/nfsd/exports"
 ALL_TABLE = "/var/lib/nfs/etab"
 
-_LINE = re.compile(rb"(\S+)\s+(\S.*)")
+_LINE = re.compile(rb"([^ \t]+)[ \t]+([^ \t].*)", re.DOTALL)
 
 
 def exported() -> list[str]:
@@ -36,7 +36,7 @@ def parse(text: bytes) -> list[str]:
     Those that the server makes up for version 4, so that clients can walk to what is exported, export nothing.
     """
     paths = []
-    for line in text.splitlines():
+    for line in table_lines(text):
         match = None if line.startswith(b"#") else _LINE.match(line)
         if match is not None and b"v4root" not in re.split(rb"[(),]", match.group(2)):
             paths.append(unescaped(match.group(1)))

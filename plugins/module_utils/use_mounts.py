@@ -3,26 +3,30 @@
 """The mount tables of all mount namespaces, and what they say about the use of a directory.
 
 Besides mounts of a directory these are overlays, which hold their layers without any mount or descriptor that a table
-would show: only the paths given when they were mounted are known.
+would show: only the paths given when they were mounted are known. Where such a path leads now need not be where it led
+then, so what an overlay shows at its top must be found in the layers that its paths lead to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from . import mounts as mount_table
 from .errors import StowageError, printable
-from .mounts import Mount, unescaped
+from .mounts import Mount, table_lines, unescaped
 from .paths import is_within
 from .syscalls import enter_mount_namespace
+from .use_child import progress
 
 _GONE = (errno.ENOENT, errno.ESRCH, errno.EINVAL)  # EINVAL: a task that has ended and is not reaped has no namespace
 _FIRST = 4096
-_LAYER_OPTIONS = ("upperdir", "workdir", "lowerdir+", "datadir+")
+_LAYER_OPTIONS = ("lowerdir", "upperdir", "workdir", "lowerdir+", "datadir+")
+_NO_LAYER = "workdir"
 _NAMESPACE_ROOT = re.compile(r"mnt:\[(\d+)\]")
 
 
@@ -43,8 +47,35 @@ class Overlay:
     absolute: list[tuple[str, ...]]
     """Each layer's path, in every reading that its escapes allow."""
     relative: list[tuple[str, ...]]
+    work: list[tuple[str, ...]] = field(default_factory=list)
+    """Those of them that are held and not shown."""
     found: set[tuple[str, ...]] = field(default_factory=set)
     """The absolute ones that led to something somewhere."""
+    bases: list[str] = field(default_factory=list)
+    """Where it is mounted: the directory that relative ones are found from is often above."""
+    shows_layers: bool = True
+    """Whether the names at its top are those in its layers."""
+    root: int | None = None
+    """Its top, from when it was reached until its layers are proven."""
+    shown: frozenset[str] | None = None
+    """The names at its top."""
+    below: set[str] = field(default_factory=set)
+    """The names in the layers found."""
+
+    @property
+    def missing(self) -> list[tuple[str, ...]]:
+        return [layer for layer in self.absolute if layer not in self.found]
+
+    @property
+    def strange(self) -> frozenset[str]:
+        """Names at its top that are in none of the layers found."""
+        return (self.shown or frozenset()) - self.below
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether its layers are those that its paths lead to, as far as can be told."""
+        reached = self.shown is not None or not self.shows_layers
+        return reached and not self.missing and not self.strange and ("/",) not in self.absolute
 
 
 def place_in_filesystem(path: str, mount: Mount) -> str:
@@ -53,8 +84,8 @@ def place_in_filesystem(path: str, mount: Mount) -> str:
     return mount.root if relative == "." else os.path.join(mount.root, relative)
 
 
-def layer_paths(super_options: bytes) -> list[tuple[str, ...]]:
-    """Return the layers that an overlay's options, as mountinfo shows them, name.
+def layer_paths(super_options: bytes, keys: Sequence[str] = _LAYER_OPTIONS) -> list[tuple[str, ...]]:
+    """Return the directories that an overlay's options, as mountinfo shows them, name.
 
     Depending on the kernel's age and on how it was mounted, a backslash before a colon, comma or backslash is an
     escape or part of the name: such a layer has two readings.
@@ -63,13 +94,10 @@ def layer_paths(super_options: bytes) -> list[tuple[str, ...]]:
     for raw in super_options.split(b","):
         name, _equals, value = raw.partition(b"=")
         key = os.fsdecode(name)
-        text = unescaped(value)
-        if key == "lowerdir":
-            parts = re.findall(r"(?:\\.|[^:\\])+", text, re.DOTALL)
-        elif key in _LAYER_OPTIONS:
-            parts = [text]
-        else:
+        if key not in keys:
             continue
+        text = unescaped(value)
+        parts = re.findall(r"(?:\\.|[^:\\])+", text, re.DOTALL) if key == "lowerdir" else [text]
         layers += [tuple(dict.fromkeys((part, re.sub(r"\\(.)", r"\1", part)))) for part in parts if part]
     return layers
 
@@ -77,23 +105,28 @@ def layer_paths(super_options: bytes) -> list[tuple[str, ...]]:
 def overlays_of(text: bytes, seen_by: str) -> dict[str, Overlay]:
     """Return the overlays of a mountinfo file by device; an ``ecryptfs`` mount holds a directory in the same way."""
     found: dict[str, Overlay] = {}
-    for line in text.splitlines():
+    for line in table_lines(text):
         fields = line.split(b" ")
         dash = fields.index(b"-", 6)
         fstype, source, options = fields[dash + 1 : dash + 4]
         if fstype == b"overlay":
-            layers = layer_paths(options)
+            layers, work = layer_paths(options), layer_paths(options, (_NO_LAYER,))
         elif fstype == b"ecryptfs":
-            layers = [(unescaped(source),)]
+            layers, work = [(unescaped(source),)], []
         else:
             continue
         device = fields[2].decode("ascii")
-        if device not in found:
-            found[device] = Overlay(
+        overlay = found.setdefault(
+            device,
+            Overlay(
                 f"{printable(fields[4])} in {seen_by}",
                 [layer for layer in layers if layer[0].startswith("/")],
                 [layer for layer in layers if not layer[0].startswith("/")],
-            )
+                work,
+                shows_layers=fstype == b"overlay",
+            ),
+        )
+        overlay.bases.append(unescaped(fields[4]))
     return found
 
 
@@ -112,9 +145,12 @@ class Namespaces:
         self.tables: dict[int, View] = {}
         """The whole table of each namespace, by its inode number."""
         self.overlays: dict[str, Overlay] = {}
+        self.doubts: list[tuple[Overlay, str]] = []
+        """Overlays that may hold directories which their options do not tell, and why."""
         self.layers: list[tuple[os.stat_result, str]] = []
         """What the layers' paths led to, and whose layer it is."""
         self._unknown = unknown
+        self._names: dict[tuple[int, int], frozenset[str]] = {}
         self._pages: set[tuple[int, bytes]] = set()
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -160,14 +196,31 @@ class Namespaces:
         finally:
             os.close(fd)
 
+    def has(self, mount: int, pid: int) -> bool:
+        """Return whether a mount is in any table; a new one may be in that of its holder or of this host."""
+        for who in ("self", str(pid)):
+            if mount in self.devices:
+                break
+            try:
+                with open(f"/proc/{who}/mountinfo", "rb") as stream:
+                    self._add_view(stream.read(), "this host" if who == "self" else f"process {pid}")
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+        return mount in self.devices
+
     def finish(self) -> None:
         """Resolve as this host sees them the layers that no namespace of their overlay could resolve."""
-        self._resolve_layers(self.overlays)
+        unproven = [overlay for overlay in self.overlays.values() if not overlay.is_proven]
+        self._resolve(unproven)
+        self.doubts = [(overlay, text) for overlay in unproven for text in _doubts(overlay)]
+
+    def close(self) -> None:
         for overlay in self.overlays.values():
-            for layer in overlay.absolute:
-                if layer not in overlay.found:
-                    path = printable(layer[0])
-                    self._unknown(f"the overlay at {overlay.where} has the layer {path}, which cannot be found")
+            if overlay.root is not None:
+                os.close(overlay.root)
+        os.close(self._proc)
+        os.close(self._home)
 
     def _enter(self, fd: int, number: int, described: str) -> None:
         waiting = [(os.dup(fd), number, described)]
@@ -197,7 +250,9 @@ class Namespaces:
                 text = stream.read()
             view = self._add_view(text, where)
             self.tables[number] = view
-            self._resolve_layers({device: self.overlays[device] for device in overlays_of(text, where)})
+            here = {mount.device: self.overlays[mount.device] for mount in view.mounts if mount.device in self.overlays}
+            self._reach(view.mounts)
+            self._resolve([overlay for overlay in here.values() if not overlay.is_proven])
             return list(self._pinned(view))
         finally:
             enter_mount_namespace(self._home)
@@ -225,23 +280,95 @@ class Namespaces:
         for mount in view.mounts:
             self.devices[mount.id] = mount.device
         for device, overlay in overlays_of(text, seen_by).items():
-            self.overlays.setdefault(device, overlay)
+            self.overlays.setdefault(device, overlay).bases += overlay.bases
         return view
 
-    def _resolve_layers(self, overlays: dict[str, Overlay]) -> None:
-        for overlay in overlays.values():
-            for layer in overlay.absolute:
-                for path in layer:
-                    try:
-                        status = os.stat(path)
-                    except OSError as error:
-                        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                            self._unknown(
-                                f"the layer {printable(path)} of the overlay at {overlay.where}: {error.strerror}"
-                            )
-                        continue
-                    overlay.found.add(layer)
-                    self.layers.append((status, f"a layer of the overlay at {overlay.where}"))
+    def _reach(self, mounts: Sequence[Mount]) -> None:
+        """Open the top of each overlay that can be reached from where the process is."""
+        for mount in mounts:
+            overlay = self.overlays.get(mount.device)
+            if overlay is None or overlay.shown is not None or mount.root != "/" or not overlay.shows_layers:
+                continue
+            try:
+                fd = os.open(mount.point, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                continue  # something else lies over it; there may be another way to it
+            if _device(os.fstat(fd)) == mount.device:
+                overlay.root, overlay.shown = fd, frozenset()
+            else:
+                os.close(fd)
+
+    def _resolve(self, overlays: Iterable[Overlay]) -> None:
+        for overlay in overlays:
+            progress()
+            # What is made at the top while this goes on is in a layer before that is listed, not after.
+            for listed_anew in (False, True):
+                if overlay.root is not None:
+                    overlay.shown = frozenset(os.listdir(overlay.root))
+                self._find_layers(overlay, listed_anew)
+                if not overlay.strange:
+                    break
+            if overlay.root is not None and overlay.is_proven:
+                os.close(overlay.root)
+                overlay.root = None
+
+    def _find_layers(self, overlay: Overlay, listed_anew: bool) -> None:
+        for layer in overlay.absolute:
+            for path in layer:
+                try:
+                    status = os.stat(path)
+                    if layer not in overlay.work and overlay.shows_layers:
+                        overlay.below |= self._listed(path, status, listed_anew)
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                        where = f"the overlay at {overlay.where}"
+                        self._unknown(f"the layer {printable(path)} of {where}: {error.strerror}")
+                    continue
+                overlay.found.add(layer)
+                self.layers.append((status, f"a layer of the overlay at {overlay.where}"))
+        for layer in overlay.relative:
+            for path in layer:
+                for base in _above([*overlay.bases, *(first for first, *_rest in overlay.absolute)]):
+                    with contextlib.suppress(OSError):  # only some of these lead to it
+                        there = os.path.join(base, path)
+                        overlay.below |= self._listed(there, os.stat(there), listed_anew)
+                        overlay.found.add(layer)
+
+    def _listed(self, path: str, status: os.stat_result, anew: bool) -> frozenset[str]:
+        """Return the names in a layer; many overlays share the lower ones."""
+        key = (status.st_dev, status.st_ino)
+        if anew or key not in self._names:
+            self._names[key] = frozenset(os.listdir(path))
+        return self._names[key]
+
+
+def _doubts(overlay: Overlay) -> Iterator[str]:
+    """Tell why it is not known which directories an overlay holds."""
+    for layer in overlay.missing:
+        yield f"has the layer {printable(layer[0])}, which cannot be found"
+    if ("/",) in overlay.absolute:
+        yield "has the layer /, which is what the kernel shows for a directory that was mounted nowhere"
+    if overlay.shows_layers and overlay.shown is None:
+        yield "cannot be looked into: something else is mounted over it"
+    # Names may also come from a layer with a relative path that leads nowhere from here.
+    if overlay.strange and not overlay.missing and overlay.found.issuperset(overlay.relative):
+        name = printable(min(overlay.strange))
+        yield f"shows {name}, which is in none of the layers that its paths lead to now"
+
+
+def _above(paths: Iterable[str]) -> Iterator[str]:
+    """Return each directory that is above one of *paths*, once."""
+    seen = set()
+    for path in paths:
+        while path not in seen and path != "/":
+            seen.add(path)
+            path = os.path.dirname(path)
+            if path not in seen:
+                yield path
+
+
+def _device(status: os.stat_result) -> str:
+    return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
 
 
 def uses(view: View, device: str, place: str, around: Sequence[str]) -> Iterator[str]:

@@ -1,9 +1,10 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kernel's own word that nobody has a file open: it grants a write lease on nothing else.
+"""The kernel's own word that nobody has a regular file open: it grants a write lease on nothing else.
 
-This sees what /proc cannot show: descriptors in flight over sockets, those of io_uring, loop devices, swap files, and
-opens through other mounts, overlays or NFS. It says nothing about directories.
+This sees what /proc cannot show: open files in flight over sockets, those of io_uring, loop devices, swap files, and
+opens through other mounts, overlays or NFS. It says nothing about directories, nor about files that were opened with
+O_PATH only: these do not count as open.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ import stat
 from collections.abc import Callable
 
 from .syscalls import open_beneath
-from .use_child import NoAnswerError, answer_of, nothing
+from .use_child import NoAnswerError, answer_of, nothing, progress
 from .walk import Problem, Walk
 
-DEADLINE_S = 600.0
+DEADLINE_S = 60.0
 _REFUSED = (errno.EAGAIN, errno.EBUSY, errno.ETXTBSY)
 
 
 def open_file(root_fd: int, deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing) -> str:
     """Return the first regular file at or below *root_fd* that somebody may have open, as a reason; "" when none has.
 
+    It may take as long as it goes on: without any progress for *deadline_s* seconds there is no answer.
     Files that another link outside names are asked as well: who has such a link open has the file open.
     """
     try:
@@ -38,7 +40,9 @@ def _first_refusal(root_fd: int) -> str:
     # Opened anew: btrfs does not list what has come since a directory was opened.
     walk = Walk(open_beneath(root_fd, b"."), problems.append)
     for directory in walk:
+        progress()
         for entry in directory.files():
+            progress()
             if entry.is_file(follow_symlinks=False):
                 reason = _refusal(directory.fd, os.fsencode(entry.name))
                 if reason:

@@ -155,18 +155,37 @@ def test_whoever_waits_for_a_look_is_heard(victims: list[Victim], monkeypatch: p
     assert heard[:2] == ["alive", "alive"]
 
 
+def test_a_look_may_take_long_as_long_as_it_goes_on() -> None:
+    def busy() -> str:
+        for _ in range(10):
+            time.sleep(0.25)
+            use_child.progress()
+        return "done"
+
+    heard: list[int] = []
+    assert use_child.answer_of(busy, 1.0, lambda: heard.append(1)) == "done"
+    assert heard, "whoever waits is told that all is well, progress or not"
+
+    def stuck() -> None:
+        use_child.progress()
+        time.sleep(60)
+
+    with pytest.raises(use_child.NoAnswerError, match=r"no answer within 0\.5 s"):
+        use_child.answer_of(stuck, 0.5)
+
+
 def test_a_path_that_does_not_answer_holds_up_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped helper stands for one that waits for a dead server."""
     answers: dict[str, object] = {}
-    prober = use_child.Prober()
-    prober.ask("/", lambda identity, number: answers.update(first=identity))
-    (pid,) = prober.pids
+    resolver = use_child.Resolver()
+    resolver.ask("/", lambda identity, number: answers.update(first=identity))
+    (pid,) = resolver.pids
     os.kill(pid, 19)
-    prober.ask("/", lambda identity, number: answers.update(stopped=(identity, number)))
-    prober.ask("/etc", lambda identity, number: answers.update(second=identity))
-    prober.ask("/none", lambda identity, number: answers.update(missing=(identity, number)))
-    prober.finish(0.1)
-    for pid in prober.pids:
+    resolver.ask("/", lambda identity, number: answers.update(stopped=(identity, number)))
+    resolver.ask("/etc", lambda identity, number: answers.update(second=identity))
+    resolver.ask("/none", lambda identity, number: answers.update(missing=(identity, number)))
+    resolver.finish(0.1)
+    for pid in resolver.pids:
         os.waitpid(pid, 0)
     assert answers["first"] and answers["second"]
     assert answers["stopped"] == (None, 0) and answers["missing"] == (None, 2)
@@ -205,3 +224,224 @@ def test_a_file_opened_through_a_link_outside(disk: Path, drives: Path, victims:
     os.link(drives / "ml.a" / "data" / "file", disk / "link")
     with process("file = open(copy); ready()", str(disk / "link")):
         assert use.in_use(victims)["ml.a"] and write_leases.open_file(victims[0].fd)
+
+
+OVERLAY = """
+own_namespace()
+mount("none", "/media", "tmpfs", 0)
+for name in ("alias", "upper", "work", "at"):
+    os.mkdir("/media/" + name)
+"""
+LAYER_OF_A_DETACHED_MOUNT = """
+layer = check(libc.syscall(428, -100, copy.encode(), 1 | 0o2000000))  # open_tree, OPEN_TREE_CLONE
+overlay = check(libc.syscall(430, b"overlay", 1))  # fsopen
+for key, fd in (("lowerdir+", layer), ("upperdir", os.open("/media/upper", os.O_PATH)),
+                ("workdir", os.open("/media/work", os.O_PATH))):
+    check(libc.syscall(431, overlay, 5, key.encode(), None, fd))  # fsconfig, FSCONFIG_SET_FD
+    if fd != layer:
+        os.close(fd)
+check(libc.syscall(431, overlay, 6, None, None, 0))
+tree = check(libc.syscall(432, overlay, 1, 0))  # fsmount
+check(libc.syscall(429, tree, b"", -100, b"/media/at", 4))  # move_mount
+for fd in (layer, overlay, tree):
+    os.close(fd)
+assert os.listdir("/media/at") == ["data"]
+ready()
+"""
+SEND = """
+def send(link, *paths, flags=os.O_RDONLY):
+    fds = [os.open(path, flags) for path in paths]
+    socket.send_fds(link, [b"x"], fds)
+    for fd in fds:
+        os.close(fd)
+here, there = socket.socketpair()
+"""
+HOLDS = {
+    "a directory in flight": (SEND + "send(here, copy + '/data'); ready()", "has in flight, to its descriptor", False),
+    "a path descriptor of a file in flight": (
+        SEND + "send(here, copy + '/data/file', flags=os.O_PATH); ready()",
+        "has in flight, to its descriptor",
+        False,
+    ),
+    "one of many in flight, in a socket in flight": (
+        SEND
+        + """
+inner, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+send(inner, "/etc", "/", copy + "/data", "/dev/null")
+socket.send_fds(here, [b"x"], [other.fileno()])
+inner.close(); other.close()
+ready()
+""",
+        "has in flight, to its descriptor",
+        False,
+    ),
+    "in the second message in flight": (
+        SEND + "send(here, '/etc'); send(here, copy + '/data'); ready()",
+        "could not be determined: 2 descriptors are in flight to descriptor",
+        True,
+    ),
+    "in flight to a connection that nobody has accepted": (
+        SEND
+        + """
+server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+server.bind("\\0stowage-test-" + str(os.getpid()))
+server.listen()
+client.connect(server.getsockname())
+send(client, copy + "/data")
+client.close()
+ready()
+""",
+        "could not be determined: 1 descriptors are in flight to descriptor",
+        True,
+    ),
+    "below a detached mount": (
+        """
+own_namespace()
+mount("none", "/media", "tmpfs", 0)
+os.mkdir("/media/here")
+mount(copy, "/media/here", "", 4096)
+fd = check(libc.syscall(428, -100, b"/media", 1 | 0o2000000 | 0x8000))  # open_tree, OPEN_TREE_CLONE, AT_RECURSIVE
+check(libc.umount2(b"/media/here", 2))
+check(libc.umount2(b"/media", 2))
+assert os.listdir(f"/proc/self/fd/{fd}/here") == ["data"]
+ready()
+""",
+        "which is on a mount that is attached nowhere: what is mounted below it cannot be seen",
+        True,
+    ),
+    "an overlay over what was mounted in the place of its layer": (
+        OVERLAY
+        + """
+mount(copy, "/media/alias", "", 4096)
+mount("overlay", "/media/at", "overlay", 0, "lowerdir=/media/alias,upperdir=/media/upper,workdir=/media/work")
+check(libc.umount2(b"/media/alias", 0))
+assert os.listdir("/media/at") == ["data"]
+ready()
+""",
+        "shows data, which is in none of the layers that its paths lead to now",
+        True,
+    ),
+    "an overlay over a directory of a detached mount": (
+        OVERLAY + LAYER_OF_A_DETACHED_MOUNT,
+        "has the layer /, which is what the kernel shows for a directory that was mounted nowhere",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_what_neither_a_table_nor_a_descriptor_shows(drives: Path, victims: list[Victim], name: str) -> None:
+    code, why, blocks_others = HOLDS[name]
+    with process(code, str(drives / "ml.a")) as holder:
+        found = use.in_use(victims)
+        assert why in found["ml.a"][0], found
+        assert str(holder.pid) in found["ml.a"][0]
+        assert bool(found["ml.b"]) is blocks_others, found
+    assert use.in_use(victims) == {"ml.a": [], "ml.b": []}
+
+
+def test_an_overlay_without_proof_blocks_what_it_may_show(drives: Path, victims: list[Victim]) -> None:
+    """Its layer may be any directory that has a name which it shows, and no other."""
+    (drives / "ml.b" / "data").rename(drives / "ml.b" / "weights")
+    (drives / "ml.b" / "weights" / "file").rename(drives / "ml.b" / "weights" / "model")
+    code, why, _blocks = HOLDS["an overlay over what was mounted in the place of its layer"]
+    with process(code, str(drives / "ml.a")):
+        found = use.in_use(victims)
+        assert why in found["ml.a"][0] and found["ml.b"] == []
+
+
+ELSEWHERE = {
+    "another namespace in flight": SEND + "send(here, '/proc/self/ns/ipc'); ready()",
+    "a file of another disk in flight": SEND + "send(here, '/etc/passwd'); ready()",
+    "memory named as a copy": "fd = os.memfd_create('/ml.a/'); ready()",
+    "large pages named as a copy": "fd = os.memfd_create('/ml.a/', os.MFD_HUGETLB); ready()",
+    "a carriage return in a mount point": (
+        """
+own_namespace()
+mount("none", "/media", "tmpfs", 0)
+os.mkdir("/media/a\\rb")
+mount("none", "/media/a\\rb", "tmpfs", 0)
+ready()
+"""
+    ),
+    "a carriage return in the name of a mapped file": (
+        """
+with open(os.path.dirname(os.path.dirname(copy)) + "/x\\ry", "w+b") as file:
+    file.truncate(4096)
+    memory = mmap.mmap(file.fileno(), 4096)
+ready()
+"""
+    ),
+    "an overlay that is written to": (
+        OVERLAY
+        + """
+os.mkdir("/media/alias/data")
+open("/media/alias/gone", "x").close()
+mount("overlay", "/media/at", "overlay", 0, "lowerdir=/media/alias,upperdir=/media/upper,workdir=/media/work")
+os.unlink("/media/at/gone")
+open("/media/at/data/file", "x").close()
+os.mkdir("/media/at/new")
+ready()
+"""
+    ),
+    "an overlay with relative layers, as container engines mount it": (
+        OVERLAY
+        + """
+os.makedirs("/media/engine/l/ABC/usr")
+os.makedirs("/media/engine/1/merged")
+os.chdir("/media/engine")
+mount("overlay", "1/merged", "overlay", 0, "lowerdir=l/ABC,upperdir=/media/upper,workdir=/media/work")
+os.chdir("/")
+ready()
+"""
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_is_no_use(drives: Path, victims: list[Victim], name: str) -> None:
+    with process(ELSEWHERE[name], str(drives / "ml.a")):
+        assert use.in_use(victims) == {"ml.a": [], "ml.b": []}
+
+
+CHAIN = """
+import signal
+check(libc.prctl(36, 1))  # PR_SET_CHILD_SUBREAPER: those that end go at once, whatever the init of this host is
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.chdir(copy)
+if os.fork() == 0:
+    end = time.monotonic() + 300
+    while not os.path.exists(sys.argv[2]) and time.monotonic() < end:
+        if os.fork():
+            os._exit(0)
+        until = time.monotonic() + {life_s}
+        while time.monotonic() < until:
+            pass
+    open(sys.argv[2] + "ped", "x").close()
+    os._exit(0)
+os.chdir("/")
+ready()
+"""
+
+
+@pytest.mark.parametrize("life_s", [0.0, 0.001, 0.005, 0.014])
+def test_processes_that_hand_over_to_each_other(
+    drives: Path, victims: list[Victim], tmp_path: Path, life_s: float
+) -> None:
+    """Each lives for less time than a look takes, and has forked the next one when it ends."""
+    stop, stopped = tmp_path / "stop", tmp_path / "stopped"
+    with process(CHAIN.format(life_s=life_s), str(drives / "ml.a"), str(stop)):
+        try:
+            looks = [use.in_use(victims) for _ in range(6)]
+            assert not stopped.exists()
+        finally:
+            stop.touch()
+            while not stopped.exists():
+                time.sleep(0.01)
+    assert all(look["ml.a"] for look in looks), looks
+
+
+def test_a_host_on_which_processes_come_and_go(victims: list[Victim], tmp_path: Path) -> None:
+    code = "ready_now = print('ready', flush=True)\nwhile True:\n    subprocess.run(['true'])\n    time.sleep(0.002)"
+    with process(code), process(code):
+        assert [use.in_use(victims) for _ in range(5)] == [{"ml.a": [], "ml.b": []}] * 5

@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stowage_core import mounts
 from stowage_core.errors import StowageError
@@ -31,6 +33,33 @@ def test_fields() -> None:
 def test_undecodable_names_survive() -> None:
     (mount,) = mounts.parse(b"1 2 8:1 / /m\xff rw - ext4 /dev/x rw")
     assert os.fsencode(mount.point) == b"/m\xff"
+
+
+def _escaped(name: bytes) -> bytes:
+    """As the kernel writes names: all but these bytes as they are."""
+    return b"".join(b"\\%03o" % byte if byte in b" \t\n\\#" else bytes((byte,)) for byte in name)
+
+
+_NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: b"\0" not in name).map(lambda name: b"/" + name)
+
+
+@given(st.lists(st.tuples(_NAMES, _NAMES, _NAMES), max_size=4))
+def test_names_of_any_bytes_are_read_as_they_are(names: list[tuple[bytes, bytes, bytes]]) -> None:
+    table = b"".join(
+        b"%d 1 8:1 %s %s rw shared:1 - ext4 %s rw\n" % (number, *map(_escaped, three))
+        for number, three in enumerate(names)
+    )
+    found = mounts.parse(table)
+    assert [mount.id for mount in found] == list(range(len(names)))
+    assert [tuple(map(os.fsencode, (mount.root, mount.point, mount.source))) for mount in found] == names
+
+
+@given(st.binary(max_size=80))
+def test_anything_else_is_an_error_of_one_line(text: bytes) -> None:
+    try:
+        mounts.parse(text)
+    except StowageError as error:
+        assert str(error).isprintable()
 
 
 @pytest.mark.parametrize("line", [b"1 2 8:1 / /x rw", b"a 2 8:1 / /x rw - ext4 d rw", b"1 2 8:1 / /x rw - ext4", b" "])

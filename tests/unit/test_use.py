@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +28,7 @@ from stowage_core.use_mounts import Overlay, View, layer_paths, place_in_filesys
         (rb"rw,lowerdir=/a\134\054b", [(r"/a\,b", "/a,b")]),
         (rb"rw,lowerdir+=/a:b,lowerdir+=/c\040d,datadir+=/e", [("/a:b",), ("/c d",), ("/e",)]),
         (b"rw,lowerdir=/a::/data", [("/a",), ("/data",)]),
+        (b"rw,lowerdir=/a\rb:/c", [("/a\rb",), ("/c",)]),
         (b"rw,relatime,index=off", []),
     ],
 )
@@ -67,10 +71,42 @@ def test_mounts_of_a_copy(copy: str, around: tuple[str, ...], found: list[str]) 
 
 
 def test_overlays_of_a_table() -> None:
-    assert use_mounts.overlays_of(LINES, "this host") == {
-        "0:60": Overlay("/mnt/o in this host", [("/x",), ("/mnt/nvme0/stowage/drives/ml.d/u",)], [("y",)]),
-        "0:61": Overlay("/mnt/e in this host", [("/secret place",)], []),
-    }
+    overlay, cryptic = use_mounts.overlays_of(LINES, "this host").values()
+    assert overlay.where == "/mnt/o in this host" and overlay.bases == ["/mnt/o", "/mnt/o2"]
+    assert overlay.absolute == [("/x",), ("/mnt/nvme0/stowage/drives/ml.d/u",)] and overlay.relative == [("y",)]
+    assert overlay.shows_layers and not overlay.is_proven
+    assert (cryptic.where, cryptic.absolute) == ("/mnt/e in this host", [("/secret place",)])
+    cryptic.found.update(cryptic.absolute)
+    assert cryptic.is_proven and not cryptic.shows_layers
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubts"),
+    [
+        ({}, []),
+        ({"below": set("abcd")}, []),
+        ({"shown": None}, ["cannot be looked into: something else is mounted over it"]),
+        ({"found": {("/l",)}}, ["has the layer /u, which cannot be found"]),
+        ({"below": {"a"}}, ["shows b, which is in none of the layers that its paths lead to now"]),
+        # a layer whose relative path leads nowhere may be where the name is: the victims are searched for that path
+        ({"below": {"a"}, "relative": [("r",)]}, []),
+        (
+            {"absolute": [("/",)], "found": {("/",)}},
+            ["has the layer /, which is what the kernel shows for a directory that was mounted nowhere"],
+        ),
+    ],
+)
+def test_doubts_of_an_overlay(changes: dict[str, Any], doubts: list[str]) -> None:
+    layers: dict[str, Any] = {"absolute": [("/l",), ("/u",)], "relative": [], "found": {("/l",), ("/u",)}}
+    names: dict[str, Any] = {"shown": frozenset("ab"), "below": set("abc")}
+    overlay = Overlay("/o in this host", **{**layers, **names, **changes})
+    assert list(use_mounts._doubts(overlay)) == doubts
+    assert overlay.is_proven is (not doubts and "relative" not in changes)
+
+
+def test_directories_above() -> None:
+    found = list(use_mounts._above(["/a/b/c", "/a/d", "/"]))
+    assert sorted(found) == ["/", "/a", "/a/b"]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +132,15 @@ def test_place_in_filesystem() -> None:
     assert place_in_filesystem("/mnt/nvme0", table[1]) == "/"
     assert place_in_filesystem("/mnt/nvme0/x", table[1]) == "/x"
     assert place_in_filesystem("/run/stowage/pins/r/1/y", table[2]) == "/stowage/drives/ml.a/data/y"
+
+
+def test_names_with_other_line_ends_do_not_end_a_line() -> None:
+    """A stranger can name a mount point so, in a namespace of its own."""
+    name = b"/m/a\rb\x0bc\x0cd\x1c\x85"
+    table = b"1 2 0:7 / %s rw - overlay overlay rw,lowerdir=%s\n2 1 8:1 / /x rw - ext4 /dev/x rw\n" % (name, name)
+    assert [os.fsencode(mount.point) for mount in mounts.parse(table)] == [name, b"/x"]
+    assert use_mounts.overlays_of(table, "here")["0:7"].absolute == [(os.fsdecode(name),)]
+    assert use_exports.parse(b"%s\t10.0.0.2(rw)\n/x\t*(ro)\n" % name) == [os.fsdecode(name), "/x"]
 
 
 EXPORTS = rb"""# Version 1.1
