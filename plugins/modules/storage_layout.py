@@ -104,11 +104,11 @@ attributes:
   platform:
     description: Linux with systemd. Must be run as root.
 notes:
-  - Hosts that share runs must agree on the layout. The filter P(stowage.host.layout_disagreements#filter) finds those
+  - Hosts that share runs must agree on the layout. The filter P(stowage.host.site_disagreements#filter) finds those
     that do not.
 seealso:
   - module: stowage.host.mount_dependency
-  - plugin: stowage.host.layout_disagreements
+  - plugin: stowage.host.site_disagreements
     plugin_type: filter
 """
 
