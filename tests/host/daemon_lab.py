@@ -33,7 +33,7 @@ def application(home: Path) -> Path:
     return path
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Return what *what* returns as soon as it is true."""
     deadline = time.monotonic() + seconds
     while True:
