@@ -15,17 +15,19 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "tests/lab"))
+import debian_mirror  # noqa: E402
+
 PIP = str(REPOSITORY / ".venv/bin/pip")
 NEWEST_PINS = REPOSITORY / "requirements/newest-core.txt"
 NEWEST_WORK = REPOSITORY / ".build/newest-core"
 CACHE = Path("/var/cache/stowage-lab")
 PACKAGES = "python3-venv,ca-certificates,openssh-client"
-# A release moves from the first to the second some time after its end.
-MIRRORS = ("http://deb.debian.org/debian", "http://archive.debian.org/debian")
 # Version managers put shims on PATH that refuse to run, and ansible-test calls every Python that it finds.
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -85,17 +87,15 @@ def debian_root(release: str) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     fresh = CACHE / f"{root.name}.{os.getpid()}"
     print(f"python: making a Debian {release} root in {root}", flush=True)
-    command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", release, str(fresh)]
+    mirror = debian_mirror.mirror()
+    if mirror is None:
+        raise SystemExit(f"python: {debian_mirror.REMEDY}")
     try:
-        for mirror in MIRRORS:
-            done = subprocess.run([*command, mirror], stdin=subprocess.DEVNULL, check=False)
-            if done.returncode == 0:
-                fresh.rename(root)
-                return root
-            shutil.rmtree(fresh, ignore_errors=True)
+        run(["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", release, str(fresh), mirror])
+        fresh.rename(root)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    raise SystemExit(f"python: no Debian {release} root can be made from {' or '.join(MIRRORS)}")
+    return root
 
 
 def container(root: Path, work: Path, readable: Path) -> list[str]:

@@ -33,6 +33,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import debian_mirror
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 LABS = REPOSITORY / ".build" / "lab"
 CACHE = Path("/var/cache/stowage-lab")
@@ -131,20 +133,10 @@ def cgroups() -> Path:
 
 
 def mirror() -> str:
-    """Where this machine gets its own Debian packages from."""
-    named = os.environ.get("STOWAGE_DEBIAN_MIRROR")
-    if named:
-        return named
-    release = dict(
-        line.split("=", 1) for line in Path("/etc/os-release").read_text().replace('"', "").splitlines() if "=" in line
-    )
-    if release.get("ID") == "debian" and shutil.which("apt-get"):
-        form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
-        for line in run("apt-get", "indextargets", "--format", form, "Created-By: Packages").splitlines():
-            uri, suite, component = line.split()
-            if (suite, component) == (release.get("VERSION_CODENAME"), "main"):
-                return uri
-    raise LabError("no Debian mirror in this machine's apt sources; name one in STOWAGE_DEBIAN_MIRROR")
+    found = debian_mirror.mirror()
+    if found is None:
+        raise LabError(debian_mirror.REMEDY)
+    return found
 
 
 @contextlib.contextmanager
