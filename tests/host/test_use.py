@@ -157,7 +157,7 @@ def test_whoever_waits_for_a_look_is_heard(victims: list[Victim], monkeypatch: p
 
 def test_a_look_may_take_long_as_long_as_it_goes_on() -> None:
     def busy() -> str:
-        for _ in range(10):
+        for _step in range(10):
             time.sleep(0.25)
             use_child.progress()
         return "done"
@@ -432,7 +432,7 @@ def test_processes_that_hand_over_to_each_other(
     stop, stopped = tmp_path / "stop", tmp_path / "stopped"
     with process(CHAIN.format(life_s=life_s), str(drives / "ml.a"), str(stop)):
         try:
-            looks = [use.in_use(victims) for _ in range(6)]
+            looks = [use.in_use(victims) for _one in range(6)]
             assert not stopped.exists()
         finally:
             stop.touch()
@@ -444,4 +444,4 @@ def test_processes_that_hand_over_to_each_other(
 def test_a_host_on_which_processes_come_and_go(victims: list[Victim], tmp_path: Path) -> None:
     code = "ready_now = print('ready', flush=True)\nwhile True:\n    subprocess.run(['true'])\n    time.sleep(0.002)"
     with process(code), process(code):
-        assert [use.in_use(victims) for _ in range(5)] == [{"ml.a": [], "ml.b": []}] * 5
+        assert [use.in_use(victims) for _one in range(5)] == [{"ml.a": [], "ml.b": []}] * 5
