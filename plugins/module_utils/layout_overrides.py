@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.module_utils.parsing.convert_bool import boolean
-
 from .errors import Refusal, did_you_mean
 from .layout import Layout
 from .layout_places import MountRule
 
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 _FIELDS = ("path", "require_mount", "mount_point")
 _EITHER = "must be a path, or a dictionary of path, require_mount and mount_point"
 
@@ -34,11 +33,16 @@ def parse(overrides: Mapping[str, Any]) -> tuple[dict[str, str | None], dict[str
         if not path and (required or point):
             raise Refusal(label, "it has a rule for its mount and no path", "give it a path")
         paths[name] = path
-        try:
-            rules[name] = MountRule.of(label, boolean(required or False), point)
-        except TypeError:
-            raise Refusal(f"{label}.require_mount", f"cannot be {required!r}", "give true or false") from None
+        rules[name] = MountRule.of(label, _flag(required or False, f"{label}.require_mount"), point)
     return paths, rules
+
+
+def _flag(value: Any, name: str) -> bool:
+    """Return a boolean as Ansible hands it over in a dictionary: as such, or as the word that a template made."""
+    word = str(value).lower()
+    if isinstance(value, (bool, str)) and word in _TRUE + _FALSE:
+        return word in _TRUE
+    raise Refusal(name, f"cannot be {value!r}", "give true or false")
 
 
 def for_all(layout: Layout, root: MountRule, overrides: Mapping[str, MountRule]) -> dict[str, MountRule]:
