@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from . import claims, data_locations, drive_records, records
 from .data_locations import DRIVES, DataLocation
 from .drive_records import Drive
-from .errors import StowageError, printable
+from .errors import StowageError, one_line, printable
 from .mounts import Mount, is_shared, of_path
 from .owner import Registry
 from .places import Places
@@ -87,7 +87,7 @@ class Objects:
         except StowageError as error:
             self.problems.append(str(error))
         except OSError as error:
-            self.problems.append(f"{printable(error.filename or '')}: {error.strerror or error}")
+            self.problems.append(one_line(error))
         return otherwise
 
     def _record(self, path: str) -> Mapping[str, Any]:

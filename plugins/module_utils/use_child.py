@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .errors import StowageError, printable
+from .errors import StowageError, one_line
 from .forked import fork
 from .syscalls import mount_id
 
@@ -94,8 +94,7 @@ def _said_by(body: Callable[[], Any]) -> dict[str, Any]:
     try:
         return {"answer": body()}
     except OSError as error:
-        name = f"{printable(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
-        return {"failed": f"{name}{error.strerror or error}"}
+        return {"failed": one_line(error)}
     except Exception as error:  # whatever it was, the parent must hear that there is no answer
         return {"failed": f"{type(error).__name__}: {error}" if not isinstance(error, StowageError) else str(error)}
 
