@@ -145,6 +145,15 @@ def unmount(target: str) -> None:
     _checked(_libc.umount2(_text(place), ctypes.c_int(_UMOUNT_NOFOLLOW)), place)
 
 
+def change_owner(fd: int, uid: int, gid: int) -> None:
+    """Change owner and group of what *fd* is, also of a symlink or FIFO opened with O_PATH; -1 leaves one as it is.
+
+    The kernel takes set-id bits and capabilities away from a file whose owner changes.
+    """
+    owner = (ctypes.c_uint(number & 0xFFFFFFFF) for number in (uid, gid))
+    _checked(_libc.fchownat(ctypes.c_int(fd), ctypes.c_char_p(b""), *owner, ctypes.c_int(_AT_EMPTY_PATH)))
+
+
 def syncfs(fd: int) -> None:
     """Write back the filesystem that *fd* is on, so that freed space is counted."""
     _checked(_libc.syncfs(ctypes.c_int(fd)))

@@ -1,0 +1,288 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``spec.permissions`` of a drive: making a source's directory, and giving it, or all below it, an owner and a mode.
+
+Everything goes by descriptors, as root in directories that workers write to: no symbolic link is followed, no mount
+entered, and nothing but directories is opened. What a descriptor is, is looked at before its owner is changed, never
+what a name was a moment ago. Left as they are, and told:
+
+- what has several hard links, for the others may be outside: whoever can make links could have any file of the
+  filesystem given away. That all are inside cannot be proven while workers can move them;
+- devices, which would give their new owner a disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from . import grants
+from .drive_records import Drive
+from .drives import SCRATCH
+from .errors import Refusal
+from .paths import is_within, resolve
+from .places import Places
+from .syscalls import DIRECTORY, change_owner, open_beneath
+from .tally import Problems
+from .walk import Directory, Problem, Walk
+
+_NEW_MODE = 0o755
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What a drive's spec says; None is as it is, and root's 0755 when a directory is made."""
+
+    create: bool = False
+    uid: int | None = None
+    gid: int | None = None
+    mode: int | None = None
+    apply: bool = False
+    """Whether a directory that is there gets them too, and not only one that is made."""
+    recursive: bool = False
+    """Whether that goes for everything below: the owner, and of directories the mode."""
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Permissions:
+        """Return the permissions in a checked *spec*."""
+        value = spec.get("permissions") or {}
+        mode = value.get("dir_mode")
+        return cls(
+            bool(value.get("create")),
+            value.get("owner_uid"),
+            value.get("owner_gid"),
+            None if mode is None else int(mode, 8),
+            bool(value.get("apply")),
+            bool(value.get("recursive")),
+        )
+
+    @property
+    def of_new(self) -> Permissions:
+        """The same for a directory that is made."""
+        uid, gid = self.uid or 0, self.gid or 0
+        return Permissions(True, uid, gid, _NEW_MODE if self.mode is None else self.mode, True, False)
+
+    def owner_differs(self, status: os.stat_result) -> bool:
+        return self.uid not in (None, status.st_uid) or self.gid not in (None, status.st_gid)
+
+    def mode_differs(self, status: os.stat_result) -> bool:
+        return self.mode not in (None, stat.S_IMODE(status.st_mode))
+
+    def shown(self, status: os.stat_result | None = None) -> dict[str, str]:
+        """Return what is declared of owner and mode or, of the same, what *status* has."""
+        uid, gid, mode = self.uid, self.gid, self.mode
+        if status is not None:
+            uid, gid, mode = status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
+        found = {}
+        if self.uid is not None:
+            found["owner_uid"] = str(uid)
+        if self.gid is not None:
+            found["owner_gid"] = str(gid)
+        if self.mode is not None:
+            found["dir_mode"] = f"{mode:04o}"
+        return found
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What had another owner or mode, and was changed unless that was only to be predicted."""
+
+    top: bool = False
+    below: int = 0
+    left: tuple[str, ...] = ()
+    """What is left as it is below, and why; one line each."""
+
+
+def apply(fd: int, wanted: Permissions, shown: str, *, predict: bool = False) -> Applied:
+    """Give the directory open at *fd*, and what is below it where that is wanted, its owner and mode.
+
+    :param shown: the directory's path, for messages
+    :raises Refusal: when the directory itself cannot be given them
+    """
+    try:
+        top = _directory(fd, os.fstat(fd), wanted, predict)
+    except OSError as error:
+        rule = f"its owner and mode cannot be set ({error.strerror})"
+        raise Refusal(shown, rule, "its filesystem must let root do that, or take apply out") from error
+    if not wanted.recursive:
+        return Applied(top)
+    problems = Problems()
+    walk = Walk(fd, problems.add, prefix=shown)
+    below = 0
+    for directory in walk:
+        if walk.depth:
+            try:
+                below += _directory(directory.fd, directory.status, wanted, predict)
+            except OSError as error:
+                walk.problem(error)
+        below += _files(directory, walk, wanted, problems, predict)
+    return Applied(top, below, problems.texts())
+
+
+def _directory(fd: int, status: os.stat_result, wanted: Permissions, predict: bool) -> bool:
+    owner, mode = wanted.owner_differs(status), wanted.mode_differs(status)
+    if owner and not predict:
+        os.fchown(fd, _id(wanted.uid), _id(wanted.gid))
+    if (mode or owner) and wanted.mode is not None and not predict:
+        os.fchmod(fd, wanted.mode)  # after the owner, whose change may take bits away
+    return owner or mode
+
+
+def _files(directory: Directory, walk: Walk, wanted: Permissions, problems: Problems, predict: bool) -> int:
+    changed = 0
+    for entry in directory.files():
+        try:
+            if wanted.owner_differs(entry.stat(follow_symlinks=False)):
+                changed += _file(directory.fd, entry.name, walk, wanted, problems, predict)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            walk.problem(error, entry.name)
+    return changed
+
+
+def _file(dir_fd: int, name: str, walk: Walk, wanted: Permissions, problems: Problems, predict: bool) -> bool:
+    try:
+        fd = open_beneath(dir_fd, os.fsencode(name), os.O_PATH)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        walk.skipped(name)
+        return False
+    try:
+        status = os.fstat(fd)
+        why = _untouchable(status)
+        if why:
+            problems.add(Problem(walk.path(name), why))
+        if why or not wanted.owner_differs(status):
+            return False
+        if not predict:
+            change_owner(fd, _id(wanted.uid), _id(wanted.gid))
+        return True
+    finally:
+        os.close(fd)
+
+
+def _untouchable(status: os.stat_result) -> str:
+    if stat.S_ISDIR(status.st_mode):
+        return "was replaced by a directory while it was visited"
+    if stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode):
+        return "a device keeps its owner"
+    if status.st_nlink > 1:
+        return f"keeps its owner: it has {status.st_nlink} hard links, which may be elsewhere too"
+    return ""
+
+
+def _id(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+# -- Sources
+
+
+class Missing(Refusal):
+    """A source's directory is not there, and is not to be made, or cannot be made safely."""
+
+
+@contextmanager
+def opened_source(
+    drive: Drive, path: str, granted: Sequence[str], make: Permissions | None = None
+) -> Iterator[tuple[int, bool]]:
+    """Open the directory that source *path* leads to, and say whether it was made now.
+
+    Once symlinks are followed it is gone to component by component, so that one put there meanwhile is not followed,
+    and where that has led is compared with what is granted.
+
+    :param make: with which owner and mode to make it when it is missing; None: not at all
+    :raises Missing: when it is not there, or is not to be made where it would be
+    """
+    fd, made = _gone_to(drive, path, resolve(path), None if make is None else _floor(path, granted), make)
+    try:
+        grants.check_opened(drive, path, granted, fd)
+        yield fd, made
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def prepared_source(places: Places, drive: Drive, index: int) -> Iterator[int]:
+    """Open source *index* of *drive* on this host, within what is granted, as a worker is to have it.
+
+    Scratch is made when it is missing, any other kind where ``permissions.create`` says so.
+
+    :raises Refusal: when it is not there, leads elsewhere, or cannot have its owner and mode
+    """
+    spec = drive.spec or {}
+    source, wanted = spec["sources"][index], Permissions.of(spec)
+    make = wanted.of_new if wanted.create or source["node_scope"] == SCRATCH else None
+    with opened_source(drive, source["path"], grants.load(places, drive.workspace), make) as (fd, made):
+        if wanted.apply and not made:
+            apply(fd, wanted, source["path"])
+        yield fd
+
+
+def check_makeable(drive: Drive, path: str, granted: Sequence[str]) -> None:
+    """Refuse to make the missing source *path* where it would not be made when it is used."""
+    real, floor = resolve(path), _floor(path, granted)
+    there = real
+    while not os.path.lexists(there):
+        missing, there = there, os.path.dirname(there)
+    if not is_within(there, floor):
+        raise _missing(drive, path, missing, floor)
+
+
+def _floor(path: str, granted: Sequence[str]) -> str:
+    """Return where directories are made at most: in what is granted, and in the directory that has it.
+
+    More of a path that is missing is a disk that is not mounted, rather than a directory to be made.
+    """
+    covering = [one for one in granted if is_within(path, one)]
+    return os.path.dirname(resolve(max(covering, key=len))) if covering else path
+
+
+def _gone_to(drive: Drive, path: str, real: str, floor: str | None, make: Permissions | None) -> tuple[int, bool]:
+    fd, here, made = os.open("/", DIRECTORY), "/", False
+    try:
+        parts = real.strip("/").split("/")
+        for number, part in enumerate(parts, 1):
+            try:
+                below = os.open(os.fsencode(part), DIRECTORY, dir_fd=fd)
+            except FileNotFoundError:
+                if make is None or floor is None or not is_within(here, floor):
+                    raise _missing(drive, path, os.path.join(here, part), floor) from None
+                below = _made(fd, part, make if number == len(parts) else Permissions().of_new)
+                made = number == len(parts)
+            os.close(fd)
+            fd, here = below, os.path.join(here, part)
+        return fd, made
+    except BaseException as error:
+        os.close(fd)
+        if isinstance(error, OSError):
+            rule = f"source {path} leads to {here}, and from there to no plain directory ({error.strerror})"
+            raise Refusal(f"drive {drive.workspace}/{drive.name}", rule, "see what is there") from error
+        raise
+
+
+def _made(dir_fd: int, name: str, wanted: Permissions) -> int:
+    """Make a directory and open it. Nobody but root can enter it before it is what it is to be."""
+    os.mkdir(os.fsencode(name), 0o700, dir_fd=dir_fd)
+    fd = os.open(os.fsencode(name), DIRECTORY, dir_fd=dir_fd)
+    try:
+        _directory(fd, os.fstat(fd), wanted, False)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _missing(drive: Drive, path: str, missing: str, floor: str | None) -> Missing:
+    shown = f"drive {drive.workspace}/{drive.name}"
+    rule = f"its source {path} is not there" + (f": there is no {missing}" if missing != path else "")
+    if floor is None:
+        return Missing(shown, rule, "make it, or have it made with spec.permissions.create")
+    return Missing(shown, f"{rule}, and directories are made in {floor} only", "mount its disk, or make that directory")
