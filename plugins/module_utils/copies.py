@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from . import records
+from . import fill_marks, host_paths, records
 from .data_locations import COPY, DRIVES, LOCKS, DataLocation
 from .drive_records import Drive
 from .drives import split_copy_name
@@ -25,7 +25,6 @@ MATERIAL_BYTES = 1 << 30
 MATERIAL_FRACTION = 0.01
 USE_INTERVAL_S = 3600.0
 LOCK_TIMEOUT_S = 60.0
-_FILLED = b".astralyx-filled"
 
 
 class Copy(NamedTuple):
@@ -107,15 +106,22 @@ def present(location_fd: int, location: DataLocation) -> list[Copy]:
 
 
 def waits_for_fill(location_fd: int, drive: Drive) -> bool:
-    """Return whether the run that fills the copy of *drive* has not finished: it writes a file there last."""
-    if drive.absent or not drive.spec or not drive.spec.get("fill"):
+    """Return whether the copy of *drive* is not usable yet: what fills it has not written its last file.
+
+    After one of Stowage's own fills the file alone does not count: until that fill is known to have ended well, and all
+    that it wrote is safe on the disk, it may be the file only that has survived.
+    """
+    if drive.fill is None:
         return False
-    path = b"/".join(part for part in (DRIVES, *map(os.fsencode, (drive.copy_name, drive.path)), _FILLED) if part)
     try:
-        os.close(open_beneath(location_fd, path, os.O_PATH))
+        with opened(location_fd, DRIVES + b"/" + os.fsencode(drive.copy_name)) as fd:
+            mark = read_mark(fd)
+            if mark is not None and fill_marks.has_begun(fd, mark):
+                return True
+            with opened(fd, os.fsencode(drive.path or ".")) as folder:
+                return bool(fill_marks.missing_marker(folder))
     except OSError:
         return True
-    return False
 
 
 def take_lock(location_fd: int, name: str, timeout_s: float = LOCK_TIMEOUT_S) -> int:
@@ -166,18 +172,46 @@ def prepared(
                 fd, made = _make_path(copy_fd, path) if path else (os.dup(copy_fd), made)
     except OSError as error:
         if error.errno in NO_DIRECTORY:
-            what = f"it, or the folder {quoted(path)} in it," if path else "it"
-            raise Refusal(
-                f"copy {name}", f"{what} is not there as a plain directory ({error.strerror})", "move away what is"
-            ) from error
+            raise _no_directory(name, path, error) from error
         raise
     try:
         if made:
-            os.fchown(fd, uid, gid)
-            os.fchmod(fd, mode)
+            host_paths.give(fd, uid=uid, gid=gid, mode=mode)
         yield fd
     finally:
         os.close(fd)
+
+
+@contextmanager
+def existing(
+    location_fd: int, location: DataLocation, name: str, identity: str, path: str = ""
+) -> Iterator[int | None]:
+    """Open the same folder as :func:`prepared`, and make nothing: None where it is still to be made.
+
+    :raises Refusal: when something else is there by that name
+    """
+    split_copy_name(name)
+    fd = None
+    try:
+        with opened(location_fd, DRIVES) as drives, opened(drives, os.fsencode(name)) as copy_fd:
+            if _is_owned(copy_fd, name, identity, location):
+                fd = open_beneath(copy_fd, os.fsencode(path or "."))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            raise _no_directory(name, path, error) from error
+        raise
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _no_directory(name: str, path: str, error: OSError) -> Refusal:
+    what = f"it, or the folder {quoted(path)} in it," if path else "it"
+    return Refusal(f"copy {name}", f"{what} is not there as a plain directory ({error.strerror})", "move away what is")
 
 
 def _make_directory(dir_fd: int, name: str) -> bool:
@@ -191,9 +225,17 @@ def _make_directory(dir_fd: int, name: str) -> bool:
 
 
 def _own(fd: int, name: str, identity: str, location: DataLocation) -> bool:
-    """Refuse the directory open at *fd* unless it is the copy of the very drive *identity*; claim it when nobody has.
+    """Claim the directory open at *fd* for the copy of the very drive *identity*; return whether nobody had before."""
+    if _is_owned(fd, name, identity, location):
+        return False
+    claim(fd, COPY, name, identity, location.host)
+    return True
 
-    :returns: whether it was claimed
+
+def _is_owned(fd: int, name: str, identity: str, location: DataLocation) -> bool:
+    """Return whether the directory open at *fd* is the copy of the very drive *identity*; False for nobody's.
+
+    :raises Refusal: when it is anything else
     """
     mark = own_mark(fd, name, location)
     if mark is None:
@@ -204,8 +246,7 @@ def _own(fd: int, name: str, identity: str, location: DataLocation) -> bool:
                 "a directory of that name is there and is not this host's copy",
                 "adopt it, or move it away",
             )
-        claim(fd, COPY, name, identity, location.host)
-        return True
+        return False
     if mark.identity != identity:
         workspace, drive = split_copy_name(name)
         path = os.path.join(location.path, os.fsdecode(DRIVES), name)
@@ -214,7 +255,7 @@ def _own(fd: int, name: str, identity: str, location: DataLocation) -> bool:
             f"{path} is an orphan, the copy of an earlier drive of that name",
             f"take it in with adopt: [{name}] of the data location, or delete it with a tombstone (state: absent)",
         )
-    return False
+    return True
 
 
 def _make_path(fd: int, path: str) -> tuple[int, bool]:

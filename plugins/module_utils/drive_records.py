@@ -55,6 +55,14 @@ class Drive:
         """The folder inside a placed drive's copy that workers see; empty for the whole of it."""
         return str(self.spec["sources"][0]["path"]) if self.spec is not None and self.placed else ""
 
+    @property
+    def fill(self) -> Mapping[str, Any] | None:
+        """The template of the container that fills a copy before it is used; None when none does."""
+        if self.absent or not self.placed or self.spec is None or not self.spec.get("fill"):
+            return None
+        template: Mapping[str, Any] = self.spec["fill"]["template"]
+        return template
+
     def sources_on(self, host: str) -> list[tuple[int, str]]:
         """Return the sources, with their numbers, that name a path on *host*."""
         if self.spec is None or self.absent:
@@ -100,6 +108,10 @@ def _check_types(drive: Drive) -> None:
             source["path"],
             *(source.get("eligible_nodes") or []),
         ]
+    if drive.spec is not None and drive.spec.get("fill"):
+        template = drive.spec["fill"]["template"]
+        variables = template.get("env", {})
+        texts += [template["image"], template["command"], *template["args"], *variables, *variables.values()]
     wrong = [text for text in texts if not isinstance(text, str)]
     if wrong or (drive.spec is not None and not isinstance(drive.spec["evictable"], bool)):
         raise TypeError(f"{(wrong or [drive.spec])[0]!r}")
@@ -163,6 +175,11 @@ def load_adopted(places: Places) -> dict[str, str]:
 
 def write_adopted(path: str, copies: Mapping[str, str]) -> bool:
     return records.write(path, {"copies": dict(copies)}) if copies else records.remove(path)
+
+
+def record_mode(drives: Iterable[Drive]) -> int:
+    """Return the mode of a list: what a fill's container has in its environment may be secret."""
+    return 0o600 if any(drive.fill is not None and drive.fill.get("env") for drive in drives) else 0o644
 
 
 def as_record(workspace: str, host: str, drives: Sequence[Drive]) -> records.Record:

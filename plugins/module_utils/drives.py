@@ -55,6 +55,12 @@ _TEMPLATE_REFUSED = {
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _NAME_RULE = "only lowercase letters, digits and hyphens, no dot, a letter or digit at both ends, at most 63 characters"
+# host and port, path, tag, digest: nothing that an engine takes for an option, or for a file of the host
+_IMAGE = re.compile(
+    r"[a-z0-9][a-z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*(:[a-z0-9_][a-z0-9._-]*)?(@[a-z0-9]+:[0-9a-f]{32,})?",
+    re.ASCII | re.IGNORECASE,
+)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _DIR_MODE = re.compile(r"[0-7]{3,4}", re.ASCII)
 _LARGEST_ID = 2**32 - 2
 _LARGEST = 2**63 - 1
@@ -286,9 +292,17 @@ def _fill(fields: _Fields) -> dict[str, Any]:
             template.add(key, f"{rule}; leave it out")
     if template.value("image") in (None, "") and template.is_mapping:
         template.add("image", "required: the container image that fills a copy")
+    image = template.text("image")
+    if image and not _IMAGE.fullmatch(image):
+        template.add("image", f"{_shown(image)} is not the name of an image; write it as registry/path:tag")
     args = [template.text_of(item, f"args[{index}]") for index, item in enumerate(template.items("args"))]
-    checked = {"image": template.text("image"), "command": template.text("command"), "args": args}
-    return {"template": {**template.others(("image", "command", "args")), **checked}}
+    checked: dict[str, Any] = {"image": image, "command": template.text("command"), "args": args}
+    if template.value("env") is not None:
+        checked["env"] = template.texts("env")
+        for name in checked["env"]:
+            if not _VARIABLE.fullmatch(name):
+                template.add("env", f"{_shown(name)} cannot name a variable; letters, digits and underscores can")
+    return {"template": {**template.others(("image", "command", "args", "env")), **checked}}
 
 
 class _Fields:

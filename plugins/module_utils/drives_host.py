@@ -78,8 +78,9 @@ def declare(
         was = "unknown" if before is None else f"declared on {before.get('host')}"
         differences.note(f"workspace {workspace}", f"declared on {host}", was)
         _note(workspace, drives, recorded[workspace] or [], differences)
-        if not records.is_current(path, records.dumps(record)):
-            differences.do(f"record the drives of workspace {workspace}", partial(records.write, path, record))
+        mode = drive_records.record_mode(drives)
+        if not records.is_current(path, records.dumps(record), mode):
+            differences.do(f"record the drives of workspace {workspace}", partial(records.write, path, record, mode))
     # An identity that was kept for a drive is that drive's now, and never another's.
     taken = {drive.copy_name for drives in merged.values() for drive in drives}
     left = {name: identity for name, identity in adopted.items() if name not in taken}

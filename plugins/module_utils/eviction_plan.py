@@ -19,11 +19,12 @@ from .copies import Copy, CopyRecord
 from .drive_records import Drive
 from .sizes import Space, decimal
 
-DELETED, FULL, LIMIT = "deleted", "full", "limit"
+DELETED, FULL, LIMIT, UNFILLED = "deleted", "full", "limit", "unfilled"
 REASONS = {
     DELETED: "its drive was deleted",
     FULL: "evicted: the disk it is on is nearly full",
     LIMIT: "evicted: the machine's data location is over its limit",
+    UNFILLED: "its fill did not finish",
 }
 _UNMEASURED = CopyRecord("", "", "", "")
 
@@ -63,7 +64,7 @@ class Victim(NamedTuple):
     name: str
     identity: str
     reason: str
-    """``deleted``, ``full`` or ``limit``."""
+    """``deleted``, ``full`` or ``limit``; ``unfilled`` when what a fill has left is cleared."""
     allocated: int
     inodes: int
     forced: bool = False
@@ -142,16 +143,18 @@ def plan(
     now: float,
     booted: float,
     under_way: Collection[str] = (),
+    coming: int = 0,
 ) -> Plan:
     """Return what is to go.
 
     :param max_bytes: the most that all copies may take; 0 is no limit
     :param booted: when the host was started
     :param under_way: the triggers of an eviction that has begun and goes on until its mark is met
+    :param coming: bytes that the fills under way are still going to write: they count as if they were there
     """
     states = list(states)
-    full_bytes, full_inodes = _wanted_for_space(space, settings, FULL in under_way)
-    over = sum(state.allocated or 0 for state in states) - max_bytes if max_bytes else 0
+    full_bytes, full_inodes = _wanted_for_space(space, settings, FULL in under_way, coming)
+    over = sum(state.allocated or 0 for state in states) + coming - max_bytes if max_bytes else 0
     bytes_left, inodes_left, limit_left = full_bytes, full_inodes, over
     triggers = {FULL} if full_bytes or full_inodes else set()
     triggers.update({LIMIT} if over > 0 else ())
@@ -197,12 +200,18 @@ def plan(
     return Plan(frozenset(triggers), max(full_bytes, over, 0), full_inodes, tuple(victims), kept, blocked)
 
 
-def _wanted_for_space(space: Space, settings: Settings, under_way: bool) -> tuple[int, int]:
+def free_fraction(space: Space, coming: int) -> float:
+    """Return the free fraction of a disk as it will be when what is coming has been written; it may be negative."""
+    return space.free_fraction - (coming / space.usable if space.usable > 0 else 0.0)
+
+
+def _wanted_for_space(space: Space, settings: Settings, under_way: bool, coming: int) -> tuple[int, int]:
     """Return the bytes and inodes that must become free, both 0 while neither is below its mark."""
     mark = settings.stop_free if under_way else settings.start_free
-    if space.free_fraction >= mark and space.files_free_fraction >= mark:
+    free = free_fraction(space, coming)
+    if free >= mark and space.files_free_fraction >= mark:
         return 0, 0
-    size = _short(space.avail, space.usable, settings.stop_free) if space.free_fraction < mark else 0
+    size = _short(space.avail - coming, space.usable, settings.stop_free) if free < mark else 0
     inodes = _short(space.files_free, space.files, settings.stop_free) if space.files_free_fraction < mark else 0
     return size, inodes
 
