@@ -41,8 +41,19 @@ def run_lock(places: Places, run: str, timeout: float = 60.0) -> contextlib.Abst
 
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """
-    number = zlib.crc32(os.fsencode(run)) % _RUN_LOCKS
-    return _held(places, os.path.join(places.run, f"run-{number:02}.lock"), timeout)
+    return _held(places, os.path.join(places.run, f"run-{_number(run):02}.lock"), timeout)
+
+
+def worker_lock(places: Places, run: str, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which all mounts of a worker are made or released: it is taken before any other.
+
+    :raises StowageError: when another process holds it for longer than *timeout* seconds
+    """
+    return _held(places, os.path.join(places.run, f"worker-{_number(run):02}.lock"), timeout)
+
+
+def _number(run: str) -> int:
+    return zlib.crc32(os.fsencode(run)) % _RUN_LOCKS
 
 
 @contextlib.contextmanager

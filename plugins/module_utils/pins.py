@@ -1,8 +1,8 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pins: a worker's lease of a copy, held by the kernel as a bind mount, with a record beside it that says whose it is.
+"""Pins: a worker's lease of a drive, held by the kernel as a bind mount, with a record beside it that says whose it is.
 
-The worker is given the mount ``/run/stowage/pins/<run>/<n>`` and nothing else, so its use of the copy shows in this
+The worker is given the mount ``/run/stowage/pins/<run>/<n>`` and nothing else, so its use of the drive shows in this
 host's mount table and follows renames. The record is written before the mount is made: no mount is without one.
 """
 
@@ -12,14 +12,16 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import copies, data_locations, drive_records, records
 from .data_locations import DataLocation
 from .drive_records import Drive
-from .errors import Refusal, StowageError, printable, quoted
+from .drives import copy_name, split_copy_name
+from .errors import Refusal, printable, quoted
+from .holders import Holder, boot_id, busy_in, listed
 from .locks import run_lock
 from .mounts import Mount
 from .mounts import read as read_mounts
@@ -27,22 +29,39 @@ from .places import Places
 from .syscalls import NO_DIRECTORY, bind_mount, open_beneath, unmount
 
 RESERVED, LEASED = "reserved", "leased"
-CGROUPS = "/sys/fs/cgroup"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+READ_ONLY, READ_WRITE = "ReadOnly", "ReadWrite"
+
+
+class Use(NamedTuple):
+    """What of a drive a worker has, and how."""
+
+    workspace: str
+    drive: str
+    source: int
+    """The number of the drive's source."""
+    source_path: str
+    """Where the source is on this host; empty for a copy of a placed drive."""
+    sub_path: str
+    """Below the source, or below the copy's directory, the drive's own folder included; empty for all of it."""
+    mode: str
+    target: str = ""
+    """Where the worker has it; empty when nobody has said."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """One lease of one copy."""
+    """One lease of one drive, with the fields of its :class:`Use`."""
 
     run: str
     number: int
     worker: str
-    copy: str
+    workspace: str
+    drive: str
+    source: int
+    source_path: str
     sub_path: str
-    """Below the copy's directory, the drive's own folder included; empty for all of it."""
     mode: str
-    """``ReadOnly`` or ``ReadWrite``."""
+    target: str
     state: str
     """``reserved`` until something is known that ends with the run, then ``leased``."""
     deadline: float
@@ -55,11 +74,29 @@ class Pin:
     pid_start: int = 0
 
     def path(self, places: Places) -> str:
-        """Return where the copy is mounted for the worker."""
+        """Return where the drive is mounted for the worker."""
         return _path(places, self.run, self.number)
 
     def record_path(self, places: Places) -> str:
         return self.path(places) + ".json"
+
+    @property
+    def use(self) -> Use:
+        return Use(*(getattr(self, name) for name in Use._fields))
+
+    @property
+    def copy(self) -> str:
+        """The name of the copy that it holds; empty when it holds a source that is no copy."""
+        return "" if self.source_path else copy_name(self.workspace, self.drive)
+
+    @property
+    def held_by(self) -> str:
+        """Run and worker, as ``finetune/w0``."""
+        return f"{self.run}/{self.worker}" if self.worker else self.run
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(self.cgroup, self.pid, self.pid_start)
 
     @property
     def described(self) -> str:
@@ -79,13 +116,15 @@ def _path(places: Places, run: str, number: int) -> str:
     return os.path.join(places.pins_dir, run, str(number))
 
 
-def check_run(value: str) -> str:
-    """Return *value* when it can name a run: it names a directory."""
+def check_run(value: str, name: str = "run") -> str:
+    """Return *value* when it can name a run, or a worker of one: a run's name is that of a directory."""
     if not value or value in (".", "..") or "/" in value or not value.isprintable() or len(os.fsencode(value)) > 255:
-        raise Refusal(
-            f"run {quoted(value)}", "a run's name is printable, at most 255 bytes, without a slash, not . or .."
-        )
+        rule = f"a {name}'s name is printable, at most 255 bytes, without a slash, not . or .."
+        raise Refusal(f"{name} {quoted(value)}", rule)
     return value
+
+
+# -- Taking
 
 
 def take(
@@ -98,6 +137,7 @@ def take(
     worker: str = "",
     read_only: bool,
     deadline: float,
+    target: str = "",
 ) -> Pin:
     """Mount a copy for a worker of *run*, as reserved until *deadline*; the same again returns the pin that is there.
 
@@ -110,20 +150,19 @@ def take(
     """
     check_run(run)
     drive_records.find_placed(places, copy, location.host)
+    workspace, name = split_copy_name(copy)
     location_fd = data_locations.open_verified(location)
     try:
         with copies.locked(location_fd, copy):
             # Again: the drive may have been deleted while the lock was waited for.
             drive = drive_records.find_placed(places, copy, location.host)
             identity, path = drive.identity, drive.path
-            with copies.prepared(location_fd, location, copy, identity, path, **_ownership(drive)) as folder:
-                fd = _open(folder, drive, sub_path)
+            with copies.prepared(location_fd, location, copy, identity, path, **ownership(drive)) as folder:
+                fd = open_folder(folder, f"{workspace}/{name}", sub_path)
                 try:
                     below = "/".join(part for part in (path, sub_path) if part)
-                    mode = "ReadOnly" if read_only else "ReadWrite"
-                    with run_lock(places, run):
-                        pin = _reserve(places, copy, below, run, worker, mode, deadline)
-                        _mount(places, pin, fd, read_only)
+                    use = Use(workspace, name, 0, "", below, READ_ONLY if read_only else READ_WRITE, target)
+                    pin = hold(places, use, fd, run=run, worker=worker, deadline=deadline)
                 finally:
                     os.close(fd)
     finally:
@@ -132,8 +171,8 @@ def take(
     return pin
 
 
-def _ownership(drive: Drive) -> dict[str, int]:
-    """Return how the folder that workers see is made, as far as it is declared."""
+def ownership(drive: Drive) -> dict[str, int]:
+    """Return how a folder that workers see is made, as far as it is declared."""
     declared = drive.spec["permissions"] if drive.spec is not None else {}
     given = {"uid": declared.get("owner_uid"), "gid": declared.get("owner_gid")}
     if "dir_mode" in declared:
@@ -141,28 +180,37 @@ def _ownership(drive: Drive) -> dict[str, int]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _open(folder: int, drive: Drive, sub_path: str) -> int:
+def open_folder(folder: int, drive: str, sub_path: str) -> int:
+    """Open a folder inside a drive: no symlink is followed, and no mount left."""
     try:
         return open_beneath(folder, os.fsencode(sub_path or "."))
     except OSError as error:
         if error.errno in NO_DIRECTORY:
             raise Refusal(
-                f"drive {drive.workspace}/{drive.name}",
+                f"drive {drive}",
                 f"the folder {quoted(sub_path)} in it is not there as a plain directory ({error.strerror})",
                 "make it first",
             ) from error
         raise
 
 
-def _reserve(places: Places, copy: str, sub_path: str, run: str, worker: str, mode: str, deadline: float) -> Pin:
-    """Return the pin of these very properties that is recorded, or a new one.
+def hold(places: Places, use: Use, fd: int, *, run: str, worker: str, deadline: float) -> Pin:
+    """Mount the directory open at *fd* for a worker; the same again returns the pin that is there."""
+    with run_lock(places, check_run(run)):
+        pin = _reserve(places, use, run, worker, deadline)
+        _mount(places, pin, fd)
+    return pin
+
+
+def _reserve(places: Places, use: Use, run: str, worker: str, deadline: float) -> Pin:
+    """Return the pin of this very use that is recorded, or a new one.
 
     One that is only reserved, or whose run had ended, is reserved anew: otherwise it would be let go under its worker.
     """
     for pin in of_run(places, run):
-        if (pin.copy, pin.sub_path, pin.worker, pin.mode) == (copy, sub_path, worker, mode):
+        if (pin.use, pin.worker) == (use, worker):
             if pin.state == RESERVED or stale(pin):
-                pin = replace(pin, state=RESERVED, deadline=deadline, boot_id=boot_id(), cgroup="", pid=0, pid_start=0)
+                pin = replace(pin, state=RESERVED, deadline=deadline, boot_id=boot_id(), **asdict(Holder()))
                 records.write(pin.record_path(places), pin.to_json(), 0o600)
             return pin
     directory = os.path.join(places.pins_dir, run)
@@ -172,7 +220,7 @@ def _reserve(places: Places, copy: str, sub_path: str, run: str, worker: str, mo
         os.chmod(path, 0o711)
     number = 1
     while True:
-        pin = Pin(run, number, worker, copy, sub_path, mode, RESERVED, deadline, boot_id(), time.time())
+        pin = Pin(run, number, worker, *use, RESERVED, deadline, boot_id(), time.time())
         try:
             os.mkdir(pin.path(places), 0o700)
             break
@@ -182,23 +230,26 @@ def _reserve(places: Places, copy: str, sub_path: str, run: str, worker: str, mo
     return pin
 
 
-def _mount(places: Places, pin: Pin, fd: int, read_only: bool) -> None:
+def _mount(places: Places, pin: Pin, fd: int) -> None:
     path = pin.path(places)
-    if _mounted_at(path) is not None:
+    if mounted_at(path) is not None:
         if not os.path.samestat(os.stat(path), os.fstat(fd)):
-            raise Refusal(pin.described, "it holds what the copy was before", "release it first")
+            raise Refusal(pin.described, "it holds what the drive was before", "release it first")
         return
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        bind_mount(fd, path, read_only)
+        bind_mount(fd, path, pin.mode == READ_ONLY)
     except OSError:
         _remove(places, pin.run, pin.number)
         raise
 
 
-def _mounted_at(path: str) -> Mount | None:
+def mounted_at(path: str) -> Mount | None:
     found = [mount for mount in read_mounts() if mount.point == os.path.realpath(path)]
     return found[-1] if found else None
+
+
+# -- Confirming
 
 
 def confirm(places: Places, run: str, number: int, *, cgroup: str = "", pid: int = 0) -> Pin:
@@ -207,28 +258,17 @@ def confirm(places: Places, run: str, number: int, *, cgroup: str = "", pid: int
     :raises Refusal: when there is no such pin, cgroup or process, or no process in the cgroup
     """
     with run_lock(places, check_run(run)):
-        return _confirm(places, get(places, run, number), cgroup, pid)
-
-
-def _confirm(places: Places, pin: Pin, cgroup: str, pid: int) -> Pin:
-    if bool(cgroup) == bool(pid):
-        raise Refusal(pin.described, "a lease is held by a cgroup or by a process", "name one of the two")
-    if cgroup:
-        below = cgroup[len(CGROUPS) :] if cgroup.startswith(CGROUPS + "/") else cgroup
-        cgroup = os.path.normpath(f"{CGROUPS}/{below}")
-        if not cgroup.startswith(CGROUPS + "/") or not os.path.isdir(cgroup):
-            raise Refusal(pin.described, f"there is no cgroup {printable(cgroup)}", "name one below " + CGROUPS)
-        if not _is_populated(cgroup):
-            rule = f"cgroup {printable(cgroup)} has no processes yet, and would count as ended"
-            raise Refusal(pin.described, rule, "confirm it once the run's processes are in it")
-        confirmed = replace(pin, state=LEASED, cgroup=cgroup, pid=0, pid_start=0)
-    else:
-        start = start_time(pid)
-        if start is None:
-            raise Refusal(pin.described, f"there is no process {pid}", "confirm it while the process runs")
-        confirmed = replace(pin, state=LEASED, cgroup="", pid=pid, pid_start=start)
-    records.write(pin.record_path(places), confirmed.to_json(), 0o600)
+        pin = get(places, run, number)
+        confirmed = confirmed_by(pin, Holder.of(cgroup, pid, pin.described))
+        records.write(pin.record_path(places), confirmed.to_json(), 0o600)
     return confirmed
+
+
+def confirmed_by(pin: Pin, holder: Holder) -> Pin:
+    return replace(pin, state=LEASED, **asdict(holder))
+
+
+# -- Releasing
 
 
 def release(places: Places, run: str, number: int) -> bool:
@@ -268,22 +308,28 @@ def release_ended(places: Places, run: str, number: int) -> str:
 
 
 def _release(places: Places, run: str, number: int) -> None:
+    path = _path(places, run, number)
     try:
         while True:
-            unmount(_path(places, run, number))
+            unmount(path)
     except OSError as error:
         if error.errno == errno.EBUSY:
             name = f"pin {printable(run)}/{number}"
-            raise Refusal(
-                name, "something still uses it, so it stays", "end the run's processes, then release it"
-            ) from error
+            rule = f"something still uses it, so it stays{_by_whom(path)}"
+            raise Refusal(name, rule, "end the run's processes, then release it") from error
         if error.errno not in (errno.EINVAL, errno.ENOENT):  # not, or no longer, a mount
             raise
     _remove(places, run, number)
 
 
+def _by_whom(path: str) -> str:
+    mount = mounted_at(path)
+    pids = busy_in([mount.id]).get(mount.id, set()) if mount is not None else set()
+    return f" ({listed(pids)})" if pids else ""
+
+
 def _note_use(places: Places, pin: Pin) -> None:
-    used = copies.load_record(places, pin.copy)
+    used = copies.load_record(places, pin.copy) if pin.copy else None
     if used is not None:
         copies.touch_used(places, pin.copy, used.identity, used.path)
 
@@ -299,6 +345,9 @@ def _remove(places: Places, run: str, number: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
             raise
+
+
+# -- Reading
 
 
 def get(places: Places, run: str, number: int) -> Pin:
@@ -322,7 +371,7 @@ def _read(places: Places, run: str, number: int) -> Pin | None:
 def of_run(places: Places, run: str) -> list[Pin]:
     """Return the pins of *run*, in the order of their numbers."""
     found = []
-    for number in sorted(_numbers(os.path.join(places.pins_dir, run))):
+    for number in numbers(places, run):
         pin = _read(places, run, number)
         if pin is not None:
             found.append(pin)
@@ -339,7 +388,16 @@ def all_pins(places: Places) -> list[Pin]:
 
 def all_names(places: Places) -> list[tuple[str, int]]:
     """Return run and number of every pin of this host, whether its record can be used or not."""
-    return [(run, number) for run in _runs(places) for number in sorted(_numbers(os.path.join(places.pins_dir, run)))]
+    return [(run, number) for run in _runs(places) for number in numbers(places, run)]
+
+
+def used_by(found: Iterable[Pin]) -> dict[tuple[str, str], list[str]]:
+    """Return the live workers that use a drive, as run and worker, by workspace and drive."""
+    users: dict[tuple[str, str], set[str]] = {}
+    for pin in found:
+        if not stale(pin):
+            users.setdefault((pin.workspace, pin.drive), set()).add(pin.held_by)
+    return {drive: sorted(workers) for drive, workers in sorted(users.items())}
 
 
 def _runs(places: Places) -> list[str]:
@@ -349,12 +407,14 @@ def _runs(places: Places) -> list[str]:
         return []
 
 
-def _numbers(directory: str) -> list[int]:
+def numbers(places: Places, run: str) -> list[int]:
+    """Return the numbers of a run's pins, whether their records can be used or not."""
     try:
-        names = os.listdir(directory)
+        names = os.listdir(os.path.join(places.pins_dir, run))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [int(name[: -len(".json")]) for name in names if name.endswith(".json") and name[: -len(".json")].isdigit()]
+    stems = [name[: -len(".json")] for name in names if name.endswith(".json")]
+    return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
 def stale(pin: Pin, now: float | None = None) -> str:
@@ -363,36 +423,4 @@ def stale(pin: Pin, now: float | None = None) -> str:
         return "the host was restarted since it was taken"
     if pin.state == RESERVED:
         return "its reservation has ended" if (time.time() if now is None else now) > pin.deadline else ""
-    if pin.cgroup:
-        return "its cgroup has no processes any more" if not _is_populated(pin.cgroup) else ""
-    return "its process has ended" if start_time(pin.pid) != pin.pid_start else ""
-
-
-def _is_populated(cgroup: str) -> bool:
-    try:
-        with open(os.path.join(cgroup, "cgroup.events"), "rb") as stream:
-            return b"populated 0" not in stream.read().splitlines()
-    except FileNotFoundError:
-        # Version 1 has no such file: as long as the cgroup is there it may have processes.
-        return os.path.isdir(cgroup)
-    except OSError as error:
-        if error.errno == errno.ENODEV:  # removed while it was read
-            return False
-        raise
-
-
-def boot_id() -> str:
-    with open(_BOOT_ID, encoding="ascii") as stream:
-        return stream.read().strip()
-
-
-def start_time(pid: int) -> int | None:
-    """Return when a process started, in the kernel's ticks, or None when there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            fields = stream.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if len(fields) < 20:
-        raise StowageError(f"/proc/{pid}/stat: not of the kernel's form")
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return pin.holder.ended
