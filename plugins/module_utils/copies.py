@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from . import fill_marks, host_paths, records
+from . import fill_marks, records, selinux
 from .data_locations import COPY, DRIVES, LOCKS, DataLocation
 from .drive_records import Drive
 from .drives import split_copy_name
@@ -176,7 +176,9 @@ def prepared(
         raise
     try:
         if made:
-            host_paths.give(fd, uid=uid, gid=gid, mode=mode)
+            os.fchown(fd, uid, gid)
+            os.fchmod(fd, mode)
+            selinux.label(fd)
         yield fd
     finally:
         os.close(fd)
