@@ -182,8 +182,13 @@ def record_mode(drives: Iterable[Drive]) -> int:
     return 0o600 if any(drive.fill is not None and drive.fill.get("env") for drive in drives) else 0o644
 
 
-def as_record(workspace: str, host: str, drives: Sequence[Drive]) -> records.Record:
-    return {"workspace": workspace, "host": host, "drives": [drive.to_json() for drive in drives]}
+def as_record(workspace: str, host: str, drives: Sequence[Drive], host_paths: Sequence[str] = ()) -> records.Record:
+    """Return what is recorded of a workspace.
+
+    :param host_paths: what its drives may name on the hosts, see :mod:`.grants`
+    """
+    record = {"workspace": workspace, "host": host, "drives": [drive.to_json() for drive in drives]}
+    return {**record, "host_paths": list(host_paths)} if host_paths else record
 
 
 @dataclass(frozen=True)

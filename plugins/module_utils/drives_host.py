@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from . import claims, data_locations, drive_records, records
+from . import claims, data_locations, drive_deletion, drive_records, drive_sources, grants, records
 from . import mounts as mount_table
 from .differences import Differences
 from .drive_records import Drive, Found, Holdings
 from .drives import Entry
 from .errors import Refusal, StowageError, printable
 from .former_locations import counted
+from .grants import Grants
 from .mounts import Mount, is_shared, of_path
 from .owner import Registry
 from .paths import relation, resolve
@@ -29,10 +30,18 @@ class Outcome:
     holdings: Holdings
     orphans: Sequence[Found]
     warnings: Sequence[str]
+    used_by: Mapping[tuple[str, str], Sequence[str]]
+    """Run and worker of each live lease of a drive that is deleted, by workspace and drive."""
+    unknown: Sequence[Drive] = ()
+    """Tombstones of drives that this host never knew, and has nothing of."""
 
     def names(self, absent: bool) -> dict[str, list[str]]:
         """Return the names of the drives, or of the tombstones, by workspace."""
         return {name: [one.name for one in drives if one.absent == absent] for name, drives in self.drives.items()}
+
+    def users(self, workspace: str) -> dict[str, list[str]]:
+        """Return who uses the drives of a workspace that are deleted, by drive."""
+        return {drive: list(those) for (named, drive), those in sorted(self.used_by.items()) if named == workspace}
 
     def deleting(self) -> dict[str, list[str]]:
         """Return the names of the tombstones of which this host still holds a copy, by workspace."""
@@ -49,9 +58,15 @@ def declare(
     lists: Mapping[str, Sequence[Entry]],
     manager: str,
     differences: Differences,
+    host_paths: Grants | None = None,
 ) -> Outcome:
-    """Make *lists* the complete lists of their workspaces, or of *manager*'s drives in them."""
+    """Make *lists* the complete lists of their workspaces, or of *manager*'s drives in them.
+
+    :param host_paths: what drives may name on the hosts, by workspace; as it is recorded when left out
+    """
     recorded = {workspace: drive_records.load(places, workspace) for workspace in lists}
+    granted_before = {workspace: grants.load(places, workspace) for workspace in lists}
+    granted = granted_before if host_paths is None else {name: list(host_paths.get(name, ())) for name in lists}
     present = data_locations.load(places)
     locations = [*([present] if present is not None else []), *data_locations.load_former(places)]
     mounts = mount_table.read()
@@ -70,30 +85,58 @@ def declare(
         )
         for workspace, entries in lists.items()
     }
+    declared = [drive for drives in merged.values() for drive in drives]
     reserved = claims.of_stowage(places, Registry(places).claims(mounts))
-    check_sources([drive for drives in merged.values() for drive in drives], host, reserved, mounts)
-    for workspace, drives in merged.items():
-        path, record = drive_records.record_path(places, workspace), drive_records.as_record(workspace, host, drives)
-        before = records.read(path)
-        was = "unknown" if before is None else f"declared on {before.get('host')}"
-        differences.note(f"workspace {workspace}", f"declared on {host}", was)
-        _note(workspace, drives, recorded[workspace] or [], differences)
-        mode = drive_records.record_mode(drives)
-        if not records.is_current(path, records.dumps(record), mode):
-            differences.do(f"record the drives of workspace {workspace}", partial(records.write, path, record, mode))
+    grants.check_written(declared, granted)
+    for drive in declared:
+        for _index, path in drive.sources_on(host):
+            grants.check_leads(drive, path, granted[drive.workspace], mounts)
+    check_sources(declared, host, reserved, mounts)
+    sources = drive_sources.plan(declared, host, granted, claims.of_layout(places), mounts)
+    before = {(workspace, one.name): one for workspace, drives in recorded.items() for one in drives or []}
+    deleted = [one for one in declared if one.absent and not _is_absent(before.get((one.workspace, one.name)))]
+    with drive_deletion.no_new_use(present, [] if differences.check_mode else deleted, holdings):
+        used_by, uncertain = drive_deletion.used_by(places, [one for one in declared if one.absent], deleted)
+        drive_deletion.check_unused(deleted, used_by)
+        for workspace, drives in merged.items():
+            path = drive_records.record_path(places, workspace)
+            record = drive_records.as_record(workspace, host, drives, granted[workspace])
+            was = records.read(path)
+            on = "unknown" if was is None else f"declared on {was.get('host')}"
+            differences.note(f"workspace {workspace}", f"declared on {host}", on)
+            differences.note(f"workspace {workspace} host_paths", granted[workspace], granted_before[workspace])
+            _note(workspace, drives, recorded[workspace] or [], differences)
+            mode = drive_records.record_mode(drives)
+            if not records.is_current(path, records.dumps(record), mode):
+                action = f"record the drives of workspace {workspace}"
+                differences.do(action, partial(records.write, path, record, mode))
     # An identity that was kept for a drive is that drive's now, and never another's.
-    taken = {drive.copy_name for drives in merged.values() for drive in drives}
+    taken = {drive.copy_name for drive in declared}
     left = {name: identity for name, identity in adopted.items() if name not in taken}
     if left != adopted:
         path = drive_records.adopted_path(places)
         differences.do(f"write {path}", partial(drive_records.write_adopted, path, left))
+    drive_sources.note(sources, differences)
 
-    everything = [drive for drives in merged.values() for drive in drives]
+    everything = list(declared)
     for workspace in drive_records.workspaces(places):
         if workspace not in merged:
             everything.extend(drive_records.load(places, workspace) or [])
     orphans = holdings.orphans(everything)
-    return Outcome(merged, holdings, orphans, [*_about_orphans(orphans, everything), *_about_unseen(holdings.unseen)])
+    warnings = [
+        *_about_orphans(orphans, everything),
+        *_about_unseen(holdings.unseen),
+        *drive_sources.about_left(sources),
+        *uncertain,
+    ]
+    unknown = [
+        one for one in deleted if (one.workspace, one.name) not in before and not holdings.of(one.copy_name)
+    ]
+    return Outcome(merged, holdings, orphans, warnings, used_by, unknown)
+
+
+def _is_absent(drive: Drive | None) -> bool:
+    return drive is not None and drive.absent
 
 
 def _by_marks(holdings: Holdings) -> dict[str, str]:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from . import drive_records, records
+from . import drive_records, host_paths, records
 from .drive_records import Drive
 from .drives import PLACED, Problems, check_name
 from .errors import Refusal, did_you_mean, printable, quoted
@@ -84,17 +84,23 @@ def check_leads(drive: Drive, path: str, granted: Sequence[str], mounts: Sequenc
 
     A shared filesystem blocks whoever looks at it while its servers are away: a path there is taken as it is written.
     """
+    if not is_shared(of_path(path, mounts).fstype):
+        with host_paths.opened(path, f"drive {drive.workspace}/{drive.name}") as found:
+            check_place(drive, path, granted, found.path)
 
-    def real(one: str) -> str:
-        return one if is_shared(of_path(one, mounts).fstype) else resolve(one)
 
-    _check(drive, path, real(path), ((one, real(one)) for one in _covering_first(path, granted)))
+def check_place(drive: Drive, path: str, granted: Sequence[str], leads_to: str) -> None:
+    """Refuse source *path*, which leads to *leads_to* on this host, unless both are within a granted one."""
+    covering = _covering(path, granted)
+    # The others are looked at last: they may be on a filesystem that does not answer.
+    others = [one for one in granted if one not in covering]
+    if not covering or not any(is_within(leads_to, resolve(one)) for one in (*covering, *others)):
+        raise refusal(drive, path, leads_to if covering else "")
 
 
 def check_opened(drive: Drive, path: str, granted: Sequence[str], fd: int) -> None:
     """Refuse the directory open at *fd*, which source *path* has led to, unless it is within a granted one."""
-    leads_to = os.readlink(f"/proc/self/fd/{fd}")
-    _check(drive, path, leads_to, ((one, resolve(one)) for one in _covering_first(path, granted)))
+    check_place(drive, path, granted, os.readlink(f"/proc/self/fd/{fd}"))
 
 
 def check(places: Places, drive: Drive, index: int, fd: int) -> None:
@@ -117,23 +123,5 @@ def refusal(drive: Drive, path: str, leads_to: str = "") -> Refusal:
     )
 
 
-def _check(drive: Drive, path: str, leads_to: str, granted: Iterable[tuple[str, str]]) -> None:
-    """*granted* has each path as it is written and where it leads; it is followed no further than needed."""
-    written = False
-    for one, real in granted:
-        written = written or is_within(path, one)
-        if not written:
-            break  # those that it is written within come first
-        if is_within(leads_to, real):
-            return
-    raise refusal(drive, path, leads_to if written and leads_to != path else "")
-
-
 def _covering(path: str, granted: Sequence[str]) -> list[str]:
     return [one for one in granted if is_within(path, one)]
-
-
-def _covering_first(path: str, granted: Sequence[str]) -> list[str]:
-    """The others are looked at last: they may be on a filesystem that does not answer."""
-    covering = _covering(path, granted)
-    return covering + [one for one in granted if one not in covering]

@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from . import grants
+from . import grants, host_paths
 from .drive_records import Drive
 from .drives import SCRATCH
-from .errors import Refusal
+from .errors import Refusal, printable
 from .paths import is_within, resolve
 from .places import Places
 from .syscalls import DIRECTORY, change_owner, open_beneath
@@ -186,27 +186,38 @@ def _id(value: int | None) -> int:
 
 
 class Missing(Refusal):
-    """A source's directory is not there, and is not to be made, or cannot be made safely."""
+    """A source's directory is not there, and is not to be made, or not where it would be."""
 
 
 @contextmanager
 def opened_source(
     drive: Drive, path: str, granted: Sequence[str], make: Permissions | None = None
 ) -> Iterator[tuple[int, bool]]:
-    """Open the directory that source *path* leads to, and say whether it was made now.
+    """Open the directory that source *path* of *drive* leads to, within *granted*, and say whether it was made now.
 
-    Once symlinks are followed it is gone to component by component, so that one put there meanwhile is not followed,
-    and where that has led is compared with what is granted.
-
-    :param make: with which owner and mode to make it when it is missing; None: not at all
+    :param make: with which owner and mode it is made when it is missing; None: not at all
     :raises Missing: when it is not there, or is not to be made where it would be
     """
-    fd, made = _gone_to(drive, path, resolve(path), None if make is None else _floor(path, granted), make)
-    try:
-        grants.check_opened(drive, path, granted, fd)
-        yield fd, made
-    finally:
-        os.close(fd)
+    with host_paths.opened(path, f"drive {drive.workspace}/{drive.name}") as found:
+        grants.check_place(drive, path, granted, found.path)
+        if not found.missing:
+            fd = os.open(".", DIRECTORY, dir_fd=found.fd)
+        else:
+            _check_makeable(drive, path, granted, found, make)
+            fd = _made(found, make or Permissions())
+        try:
+            grants.check_opened(drive, path, granted, fd)
+            yield fd, bool(found.missing)
+        finally:
+            os.close(fd)
+
+
+def check_source(drive: Drive, path: str, granted: Sequence[str], make: Permissions | None) -> None:
+    """Refuse a source that is missing, unless it could be made; nothing is made."""
+    with host_paths.opened(path, f"drive {drive.workspace}/{drive.name}") as found:
+        grants.check_place(drive, path, granted, found.path)
+        if found.missing:
+            _check_makeable(drive, path, granted, found, make)
 
 
 @contextmanager
@@ -226,63 +237,37 @@ def prepared_source(places: Places, drive: Drive, index: int) -> Iterator[int]:
         yield fd
 
 
-def check_makeable(drive: Drive, path: str, granted: Sequence[str]) -> None:
-    """Refuse to make the missing source *path* where it would not be made when it is used."""
-    real, floor = resolve(path), _floor(path, granted)
-    there = real
-    while not os.path.lexists(there):
-        missing, there = there, os.path.dirname(there)
-    if not is_within(there, floor):
-        raise _missing(drive, path, missing, floor)
+def _check_makeable(
+    drive: Drive, path: str, granted: Sequence[str], found: host_paths.Found, make: Permissions | None
+) -> None:
+    """Refuse a missing source, unless it may be made: in what is granted, or in the directory that has just that.
 
-
-def _floor(path: str, granted: Sequence[str]) -> str:
-    """Return where directories are made at most: in what is granted, and in the directory that has it.
-
-    More of a path that is missing is a disk that is not mounted, rather than a directory to be made.
+    When more than that is missing, a disk is not mounted.
     """
-    covering = [one for one in granted if is_within(path, one)]
-    return os.path.dirname(resolve(max(covering, key=len))) if covering else path
+    shown, rule = f"drive {drive.workspace}/{drive.name}", f"its source {printable(path)} is not there"
+    if make is None:
+        raise Missing(shown, rule, "make it, or have it made with spec.permissions.create")
+    there = os.readlink(f"/proc/self/fd/{found.fd}")
+    floors = [os.path.dirname(resolve(one)) for one in granted if is_within(path, one)]
+    if not any(is_within(there, floor) for floor in floors):
+        missing = printable(os.path.join(there, found.missing[0]))
+        raise Missing(shown, f"{rule}: there is no {missing}, which is above what is granted", "mount its disk, or make it")
 
 
-def _gone_to(drive: Drive, path: str, real: str, floor: str | None, make: Permissions | None) -> tuple[int, bool]:
-    fd, here, made = os.open("/", DIRECTORY), "/", False
-    try:
-        parts = real.strip("/").split("/")
-        for number, part in enumerate(parts, 1):
-            try:
-                below = os.open(os.fsencode(part), DIRECTORY, dir_fd=fd)
-            except FileNotFoundError:
-                if make is None or floor is None or not is_within(here, floor):
-                    raise _missing(drive, path, os.path.join(here, part), floor) from None
-                below = _made(fd, part, make if number == len(parts) else Permissions().of_new)
-                made = number == len(parts)
+def _made(found: host_paths.Found, wanted: Permissions) -> int:
+    """Make what is missing and open the last of it. Nobody but root can enter a directory before it is what it is to be."""
+    above = os.dup(found.fd)
+    for number, name in enumerate(found.missing, 1):
+        try:
+            os.mkdir(name, 0o700, dir_fd=above)
+            fd = os.open(name, DIRECTORY, dir_fd=above)
+        finally:
+            os.close(above)
+        above = fd
+        try:
+            last = number == len(found.missing)
+            _directory(fd, os.fstat(fd), wanted if last else Permissions().of_new, False)
+        except BaseException:
             os.close(fd)
-            fd, here = below, os.path.join(here, part)
-        return fd, made
-    except BaseException as error:
-        os.close(fd)
-        if isinstance(error, OSError):
-            rule = f"source {path} leads to {here}, and from there to no plain directory ({error.strerror})"
-            raise Refusal(f"drive {drive.workspace}/{drive.name}", rule, "see what is there") from error
-        raise
-
-
-def _made(dir_fd: int, name: str, wanted: Permissions) -> int:
-    """Make a directory and open it. Nobody but root can enter it before it is what it is to be."""
-    os.mkdir(os.fsencode(name), 0o700, dir_fd=dir_fd)
-    fd = os.open(os.fsencode(name), DIRECTORY, dir_fd=dir_fd)
-    try:
-        _directory(fd, os.fstat(fd), wanted, False)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _missing(drive: Drive, path: str, missing: str, floor: str | None) -> Missing:
-    shown = f"drive {drive.workspace}/{drive.name}"
-    rule = f"its source {path} is not there" + (f": there is no {missing}" if missing != path else "")
-    if floor is None:
-        return Missing(shown, rule, "make it, or have it made with spec.permissions.create")
-    return Missing(shown, f"{rule}, and directories are made in {floor} only", "mount its disk, or make that directory")
+            raise
+    return above

@@ -21,6 +21,11 @@ description:
   - On a host that has no list of a workspace, as after it was installed anew, its copies in the data location say which
     drives they are of.
   - Workspaces that are not named are left as they are.
+  - A source that names a path on hosts must lie within the workspace's O(host_paths), as it is written and, on this
+    host, where it leads once symlinks are followed. Nothing is granted unless it is named there.
+  - The directory of a source on this host is made, and gets its owner and mode, where C(spec.permissions) says so. A
+    source on a shared filesystem is left to the host that is named in its C(node).
+  - A drive that live workers on this host use is not deleted unless it is forced.
 options:
   workspaces:
     description:
@@ -32,7 +37,8 @@ options:
       - A source is a dictionary of C(node_scope) (V(placed), empty, V(shared), V(local-any)), C(node), C(path),
         C(mount_path), C(mode) and C(eligible_nodes).
       - C(state) V(absent) makes the entry a tombstone, and the copies of the drive are deleted. It needs no C(spec).
-        C(force) deletes them although workers use the drive, and is allowed only there.
+        C(force) deletes them although workers use the drive, whose mounts are released, and is allowed only there. What
+        the kernel shows to be in use stays until it is not.
       - Types are not converted, so that a body means here what it means there.
     type: list
     elements: raw
@@ -47,10 +53,17 @@ options:
       - The names of all hosts. A source that names another one is refused; without the list any name is accepted.
     type: list
     elements: str
+  host_paths:
+    description:
+      - The directories of the hosts that drives of each workspace may name, by the name of the workspace. A workspace
+        that is not in it may name none.
+      - Without it what was granted before stays, which is nothing at first.
+    type: dict
   managed_by:
     description:
       - The object that the drives are managed for, such as V(model/llama). The lists are then complete for that object
-        only, and the workspace's other drives are left as they are.
+        only, and the workspace's other drives are left as they are. What is granted is the workspace's own: leave
+        O(host_paths) out.
     type: str
     default: ""
 extends_documentation_fragment:
@@ -66,6 +79,8 @@ EXAMPLES = r"""
 - name: Declare all drives of a workspace
   stowage.host.drives:
     host_name: "{{ inventory_hostname }}"
+    host_paths:
+      vision: [/mnt/nvme0/datasets]
     workspaces:
       - name: vision
         drives:
@@ -88,6 +103,28 @@ EXAMPLES = r"""
                   mount_path: /data
                   mode: ReadOnly
               transport: Auto
+
+- name: Have scratch made on the host, for one user
+  stowage.host.drives:
+    host_name: "{{ inventory_hostname }}"
+    host_paths:
+      vision: [/srv/scratch]
+    workspaces:
+      - name: vision
+        drives:
+          - metadata:
+              name: scratch
+            spec:
+              sources:
+                - node_scope: local-any
+                  path: /srv/scratch/vision
+                  mode: ReadWrite
+              permissions:
+                create: true
+                owner_uid: 1000
+                owner_gid: 1000
+                dir_mode: "2770"
+                apply: true
 
 - name: Delete a drive and every copy of it
   stowage.host.drives:
@@ -119,6 +156,20 @@ deleting:
   type: dict
   sample:
     vision: [hf-cache]
+used_by:
+  description:
+    - The live workers on this host that use the drives that are deleted, as run and worker, by workspace and drive.
+  returned: success
+  type: dict
+  sample:
+    vision:
+      hf-cache: [finetune-1/w0]
+unknown:
+  description: The names of the tombstones of drives that this host never knew and has nothing of, by workspace.
+  returned: success
+  type: dict
+  sample:
+    vision: [hf-cahce]
 orphans:
   description: Copies on this host whose drive is in no list, or was made again. Nothing deletes them.
   returned: success
@@ -142,7 +193,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.stowage.host.plugins.module_utils import drives_host
+from ansible_collections.stowage.host.plugins.module_utils import drives_host, grants
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.drives import check_lists
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
@@ -154,6 +205,7 @@ ARGUMENT_SPEC = {
     "workspaces": {"type": "list", "elements": "raw", "required": True},
     "host_name": {"type": "str", "required": True},
     "machines": {"type": "list", "elements": "str"},
+    "host_paths": {"type": "dict"},
     "managed_by": {"type": "str", "default": ""},
 }
 
@@ -165,13 +217,20 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     places = Places()
     machines = set(params["machines"]) if params["machines"] is not None else None
     lists = check_lists(params["workspaces"], machines)
+    host_paths = None
+    if params["host_paths"] is not None:
+        if params["managed_by"]:
+            raise Refusal("host_paths", "is the workspace's own, not that of an object's drives", "leave it out")
+        host_paths = grants.check_host_paths(params["host_paths"], lists)
     with nullcontext() if module.check_mode else host_lock(places):
-        outcome = drives_host.declare(places, params["host_name"], lists, params["managed_by"], differences)
+        outcome = drives_host.declare(places, params["host_name"], lists, params["managed_by"], differences, host_paths)
     for warning in outcome.warnings:
         module.warn(warning)
     return {
         "drives": outcome.names(absent=False),
         "deleting": outcome.deleting(),
+        "used_by": {name: outcome.users(name) for name in lists},
+        "unknown": {name: [one.name for one in outcome.unknown if one.workspace == name] for name in lists},
         "orphans": [{"name": orphan.copy_name, "path": orphan.path} for orphan in outcome.orphans],
     }
 
