@@ -51,6 +51,11 @@ class Drive:
         return not self.absent and self.spec is not None and bool(self.spec["evictable"])
 
     @property
+    def idle_ttl_s(self) -> int:
+        """After how many seconds without a use a copy of it goes; 0 is never."""
+        return int(self.spec.get("idle_ttl_seconds", 0)) if self.spec is not None and self.placed and not self.absent else 0
+
+    @property
     def path(self) -> str:
         """The folder inside a placed drive's copy that workers see; empty for the whole of it."""
         return str(self.spec["sources"][0]["path"]) if self.spec is not None and self.placed else ""

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which copies have to go, in which order, and why: Astraeus's two triggers, without looking at anything itself.
 
-A copy of a deleted drive goes whatever the disk looks like. Copies of cache drives go when the disk they are on is
+A copy of a deleted drive goes whatever the disk looks like, and so does one that was not used for as long as its drive
+says (``idle_ttl_seconds``), cache or not. Copies of cache drives go when the disk they are on is
 nearly full, or when all copies together take more than the data location's limit: never used before used, then the
 least recently used, then by name, and not one more than is needed.
 """
@@ -10,6 +11,7 @@ least recently used, then by name, and not one more than is needed.
 from __future__ import annotations
 
 import heapq
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +21,21 @@ from .copies import Copy, CopyRecord
 from .drive_records import Drive
 from .sizes import Space, decimal
 
-DELETED, FULL, LIMIT, UNFILLED = "deleted", "full", "limit", "unfilled"
+DELETED, FULL, LIMIT, UNFILLED, EXPIRED = "deleted", "full", "limit", "unfilled", "expired"
 REASONS = {
     DELETED: "its drive was deleted",
     FULL: "evicted: the disk it is on is nearly full",
     LIMIT: "evicted: the machine's data location is over its limit",
     UNFILLED: "its fill did not finish",
+    EXPIRED: "evicted: unused for longer than its drive allows",
 }
+NOT_A_CACHE = "its drive is not a cache"
+ASKED_FOR = (DELETED, EXPIRED)
+"""Reasons for which a copy goes although no room is wanted: somebody said so of its drive."""
 _UNMEASURED = CopyRecord("", "", "", "")
+_DELETED, _EXPIRED, _NEVER_USED, _USED = range(4)
+"""In which order copies go."""
+_REASON_OF = {_DELETED: DELETED, _EXPIRED: EXPIRED}
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,8 @@ class Settings:
     stop_free: float = 0.15
     minimum_age_s: float = 600.0
     boot_grace_s: float = 600.0
+    expire: bool = True
+    """Whether copies go that were not used for as long as their drive says."""
 
 
 class State(NamedTuple):
@@ -56,6 +67,13 @@ class State(NamedTuple):
     """Whether its drive was deleted."""
     forced: bool = False
     """Whether its drive was deleted for good: no lease and no age keeps it, only what the kernel shows."""
+    expires: float = 0.0
+    """From when on it may go because nobody used it; 0 is never."""
+
+    @property
+    def unused_since(self) -> float:
+        """Since when nobody used it; from when it was made, when nobody ever did."""
+        return self.created if self.last_used is None else max(self.created, self.last_used)
 
 
 class Victim(NamedTuple):
@@ -64,10 +82,19 @@ class Victim(NamedTuple):
     name: str
     identity: str
     reason: str
-    """``deleted``, ``full`` or ``limit``; ``unfilled`` when what a fill has left is cleared."""
+    """``deleted``, ``full``, ``limit`` or ``expired``; ``unfilled`` when what a fill has left is cleared."""
     allocated: int
     inodes: int
     forced: bool = False
+    unused_since: float = 0.0
+    """Since when nobody used it, of one that has expired."""
+
+    @property
+    def why(self) -> str:
+        """Why it goes, as its event says."""
+        if self.reason == EXPIRED and self.unused_since:
+            return f"evicted: unused for {duration(time.time() - self.unused_since)}"
+        return REASONS[self.reason]
 
 
 @dataclass(frozen=True)
@@ -82,14 +109,29 @@ class Plan:
     """Why copies must stay, by name; one that is neither a victim nor here may go and need not."""
     blocked: str = ""
     """Why the mark cannot be reached with these victims; empty when it can."""
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """The part of *kept* that are copies of deleted drives."""
 
 
-def kept_by_declaration(drive: Drive | None) -> str:
-    """Return why a copy of *drive*, None for one that is in no list, must stay; empty for a cache or a deleted one."""
+def duration(seconds: float) -> str:
+    """Return how long something lasted in words: ``14 d``, ``36 h``, ``90 min``, ``20 s``."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def kept_by_declaration(drive: Drive | None, reason: str = "") -> str:
+    """Return why a copy of *drive*, None for one that is in no list, must stay; empty for a cache or a deleted one.
+
+    :param reason: the reason for which it was to go
+    """
     if drive is None:
         return "no list of drives has its drive"
+    if reason == EXPIRED:
+        return "" if drive.idle_ttl_s else "its drive does not expire any more"
     if not drive.absent and not (drive.evictable and drive.placed):
-        return "its drive is not a cache"
+        return NOT_A_CACHE
     return ""
 
 
@@ -119,19 +161,20 @@ def assess(
             record = _UNMEASURED
         deleted = drive is not None and drive.absent
         forced = drive is not None and deleted and drive.force
+        ttl = drive.idle_ttl_s if drive is not None else 0
         if name in unknown:
             keep = unknown[name]
-        elif kept_by_declaration(drive):
+        elif not ttl and kept_by_declaration(drive):
             keep = kept_by_declaration(drive)
         elif name in pinned and not forced:
             keep = f"held by {pinned[name]}"
         elif name in filling and not forced:
             keep = "being filled"
         else:
-            keep = ""
-        states.append(
-            State(name, identity, created, record.allocated, record.inodes, record.last_used, keep, deleted, forced)
-        )
+            keep = kept_by_declaration(drive)
+        used = record.last_used
+        state = State(name, identity, created, record.allocated, record.inodes, used, keep, deleted, forced)
+        states.append(state._replace(expires=state.unused_since + ttl) if ttl else state)
     return states
 
 
@@ -160,44 +203,54 @@ def plan(
     triggers.update({LIMIT} if over > 0 else ())
 
     kept: dict[str, str] = {}
+    waiting: dict[str, str] = {}
     candidates: list[tuple[int, float, str, State]] = []
     in_grace = now - booted < settings.boot_grace_s
     newest = now - settings.minimum_age_s
     for state in states:
-        name, _identity, created, allocated, _inodes, last_used, keep, deleted, forced = state
+        name, _identity, created, allocated, _inodes, last_used, keep, deleted, forced, expires = state
+        expired = expires and expires <= now and state.unused_since <= newest and settings.expire
+        if expired and keep == NOT_A_CACHE:
+            keep = ""
         if not keep:
             if in_grace:
                 keep = "the host was started only now"
             elif created > newest and not forced:
                 keep = "it was made only now"
-            elif allocated is None and not deleted:
+            elif allocated is None and not deleted and not expired:
                 keep = "not measured yet"
         if keep:
             kept[name] = keep
+            if deleted:
+                waiting[name] = keep
+        elif deleted or expired:
+            candidates.append((_DELETED if deleted else _EXPIRED, last_used or 0.0, name, state))
         elif last_used is None:
-            candidates.append((0 if deleted else 1, 0.0, name, state))
+            candidates.append((_NEVER_USED, 0.0, name, state))
         else:
-            candidates.append((0 if deleted else 2, last_used, name, state))
+            candidates.append((_USED, last_used, name, state))
     heapq.heapify(candidates)  # few of many go: no need to sort them all
 
     victims: list[Victim] = []
     while candidates:
         rank, _last_used, name, state = candidates[0]
-        if rank and bytes_left <= 0 and inodes_left <= 0 and limit_left <= 0:
+        asked_for = rank in (_DELETED, _EXPIRED)
+        if not asked_for and bytes_left <= 0 and inodes_left <= 0 and limit_left <= 0:
             break
         heapq.heappop(candidates)
         size, number = state.allocated or 0, state.inodes or 0
         for_space = (bytes_left > 0 and size > 0) or (inodes_left > 0 and number > 0)
-        if rank and not for_space and not (limit_left > 0 and size > 0):
+        if not asked_for and not for_space and not (limit_left > 0 and size > 0):
             kept[name] = "not measured yet" if state.inodes is None else "would free nothing"
             continue
-        reason = DELETED if not rank else FULL if for_space else LIMIT
-        victims.append(Victim(name, state.identity, reason, size, number, state.forced))
+        reason = _REASON_OF[rank] if asked_for else FULL if for_space else LIMIT
+        since = state.unused_since if reason == EXPIRED else 0.0
+        victims.append(Victim(name, state.identity, reason, size, number, state.forced, since))
         bytes_left, inodes_left, limit_left = bytes_left - size, inodes_left - number, limit_left - size
 
     short_bytes, short_inodes = max(0, bytes_left, limit_left), max(0, inodes_left)
     blocked = _blocked(short_bytes, short_inodes, bool(victims), kept) if short_bytes or short_inodes else ""
-    return Plan(frozenset(triggers), max(full_bytes, over, 0), full_inodes, tuple(victims), kept, blocked)
+    return Plan(frozenset(triggers), max(full_bytes, over, 0), full_inodes, tuple(victims), kept, blocked, waiting)
 
 
 def free_fraction(space: Space, coming: int) -> float:
