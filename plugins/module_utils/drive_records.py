@@ -53,7 +53,9 @@ class Drive:
     @property
     def idle_ttl_s(self) -> int:
         """After how many seconds without a use a copy of it goes; 0 is never."""
-        return int(self.spec.get("idle_ttl_seconds", 0)) if self.spec is not None and self.placed and not self.absent else 0
+        if self.absent or self.spec is None or not self.placed:
+            return 0
+        return int(self.spec.get("idle_ttl_seconds", 0))
 
     @property
     def path(self) -> str:
