@@ -391,6 +391,19 @@ def all_names(places: Places) -> list[tuple[str, int]]:
     return [(run, number) for run in _runs(places) for number in numbers(places, run)]
 
 
+def readable(places: Places) -> tuple[list[Pin], list[records.RecordError]]:
+    """Return every pin of this host whose record can be used, and what is wrong with the others."""
+    found, problems = [], []
+    for run, number in all_names(places):
+        try:
+            pin = _read(places, run, number)
+        except records.RecordError as error:
+            problems.append(error)
+        else:
+            found += [pin] if pin is not None else []
+    return found, problems
+
+
 def used_by(found: Iterable[Pin]) -> dict[tuple[str, str], list[str]]:
     """Return the live workers that use a drive, as run and worker, by workspace and drive."""
     users: dict[tuple[str, str], set[str]] = {}

@@ -1,0 +1,48 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The mounts of a worker, as those who start it write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Mount = Mapping[str, Any]
+"""``source`` (the pin), ``target``, ``read_only``, ``drive`` and ``source_index``."""
+
+
+def docker(mounts: Iterable[Mount]) -> list[str]:
+    """Return the arguments of ``docker run`` and ``podman run``, one by one.
+
+    ``--volume`` would make a source that is missing, and give the worker an empty directory.
+    """
+    arguments = []
+    for mount in mounts:
+        fields = ["type=bind", f"source={mount['source']}", f"target={mount['target']}"]
+        fields += ["readonly"] if mount["read_only"] else []
+        arguments += ["--mount", ",".join(map(_csv, fields))]
+    return arguments
+
+
+def _csv(field: str) -> str:
+    """Return a field of a record of comma-separated values (RFC 4180), as which both programs read the argument."""
+    if any(char in field for char in ',"\r\n'):
+        return '"' + field.replace('"', '""') + '"'
+    return field
+
+
+def kubernetes(mounts: Iterable[Mount]) -> dict[str, list[dict[str, Any]]]:
+    """Return ``volumes`` of a pod, which must be on this host, and ``volumeMounts`` of its container.
+
+    ``Directory``, unlike an empty type, has the kubelet refuse a source that is missing.
+    """
+    volumes: list[dict[str, Any]] = []
+    volume_mounts: list[dict[str, Any]] = []
+    for number, mount in enumerate(mounts):
+        # A name of at most 63 characters that no other volume of these has.
+        end = f"-{number}"
+        name = f"drive-{mount['drive']}"[: 63 - len(end)].rstrip("-") + end
+        volumes.append({"name": name, "hostPath": {"path": mount["source"], "type": "Directory"}})
+        one = {"name": name, "mountPath": mount["target"], "readOnly": mount["read_only"]}
+        volume_mounts.append(one)
+    return {"volumes": volumes, "volumeMounts": volume_mounts}

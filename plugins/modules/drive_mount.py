@@ -1,0 +1,298 @@
+#!/usr/bin/python
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prepare, bind and release the drives of a worker of a run on a host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: drive_mount
+short_description: Prepare, bind or release the drives of a worker of a run on a host
+version_added: "0.1.0"
+author: Stowage contributors (@stowage)
+description:
+  - Gives one worker of a run its drives on the host that it runs on, and returns the mounts as whoever starts it
+    writes them. A worker has all of its drives, or none.
+  - Every drive is looked at before any is mounted. When one cannot be had after all, what was mounted before it is
+    taken back.
+  - A copy of a placed drive is made when it is first used, scratch when it is missing. Each drive is a bind mount below
+    C(/run/stowage/pins/), without set-id programs and devices; nothing else is to be given to the worker. As long as it
+    is there, a copy is not evicted.
+  - A sub_path is opened without following symbolic links. In the path of a source, those are followed that root alone
+    could have put there; scratch is under none at all.
+  - The mounts are reserved at first. They lapse unless they are bound to the processes of the worker
+    (O(state=confirmed)), and end with these.
+options:
+  state:
+    description:
+      - V(prepared) mounts the drives that are asked for. Drives that the worker had and that are not asked for any more
+        are released, or refused while something uses them.
+      - V(confirmed) binds the drives of the worker to its processes, by O(cgroup) or O(pid).
+      - V(released) unmounts the drives of the worker, or of all workers of the run. Nothing is deleted.
+    type: str
+    choices: [prepared, confirmed, released]
+    default: prepared
+  run:
+    description:
+      - The run. Its name has no slash, and tells it from the runs of other workspaces.
+    type: str
+    required: true
+  worker:
+    description:
+      - The worker of the run. Required with O(state=prepared); without it all workers of the run on this host are
+        confirmed or released.
+    type: str
+    default: ""
+  workspace:
+    description:
+      - The workspace of the run. Required with O(state=prepared).
+    type: str
+  host_name:
+    description:
+      - The host's name in the inventory, as sources name it. Required with O(state=prepared).
+    type: str
+  datavolume_refs:
+    description:
+      - The drives, as a run has them in Astraeus's API, a list of dictionaries of C(name), C(mount_path), C(sub_path),
+        C(mode) (V(ReadOnly), V(ReadWrite)) and C(source_index). What is left out, the drive's source says.
+      - Or a text, C(name) or C(name:/mount/path), comma-separated. Without a path, a drive is at C(/data/<name>).
+      - Required with O(state=prepared); an empty list is a worker without drives.
+    type: raw
+  confirm_within:
+    description:
+      - For how many seconds the mounts are reserved. The same again begins anew.
+    type: int
+    default: 3600
+  cgroup:
+    description:
+      - The cgroup of the worker, as a path below C(/sys/fs/cgroup) or as in C(/proc/PID/cgroup). Only with
+        O(state=confirmed).
+    type: str
+    default: ""
+  pid:
+    description:
+      - A process that lives as long as the worker, as the host numbers it. Only with O(state=confirmed).
+    type: int
+    default: 0
+  timeout:
+    description:
+      - How many seconds to wait, for drives that are being filled or mounted from elsewhere (O(state=prepared)), or for
+        what still uses a mount (O(state=released)).
+    type: int
+    default: 0
+extends_documentation_fragment:
+  - stowage.host.attributes
+attributes:
+  diff_mode:
+    description: Shows each drive of the worker that is mounted, bound or released.
+notes:
+  - The end of a reservation that is prepared again is put off, and that is not reported as a change.
+seealso:
+  - module: stowage.host.drives
+  - module: stowage.host.storage_facts
+"""
+
+EXAMPLES = r"""
+- name: Prepare the drives of a worker
+  stowage.host.drive_mount:
+    host_name: "{{ inventory_hostname }}"
+    workspace: vision
+    run: finetune-3
+    worker: w0
+    datavolume_refs:
+      - name: imagenet
+        mount_path: /data
+        mode: ReadOnly
+      - name: hf-cache
+    timeout: 60
+  register: prepared
+
+- name: Start the worker
+  ansible.builtin.command:
+    argv: "{{ ['docker', 'run', '--detach', '--name', 'finetune-3-w0'] + prepared.docker + ['pytorch/pytorch'] }}"
+  when: prepared.waiting | length == 0
+
+- name: Ask for its process
+  ansible.builtin.command:
+    argv: [docker, inspect, --format, "{{ '{{' }}.State.Pid{{ '}}' }}", finetune-3-w0]
+  register: worker
+  changed_when: false
+
+- name: Bind the drives to it
+  stowage.host.drive_mount:
+    run: finetune-3
+    worker: w0
+    state: confirmed
+    pid: "{{ worker.stdout }}"
+
+- name: Release the drives of all workers of the run on this host
+  stowage.host.drive_mount:
+    run: finetune-3
+    state: released
+    timeout: 30
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, or in check mode would be done, one line each.
+  returned: always
+  type: list
+  elements: str
+  sample: ["make the copy vision.hf-cache", "mount drive hf-cache at /root/.cache/huggingface, ReadWrite"]
+mounts:
+  description:
+    - The mounts that the worker is to be given, in the order of the drives. Empty as long as something is waited for.
+  returned: success, with O(state=prepared)
+  type: list
+  elements: dict
+  contains:
+    source:
+      description: The directory of the host, below C(/run/stowage/pins/).
+      type: str
+    target:
+      description: Where the worker is to have it.
+      type: str
+    read_only:
+      description: Whether the worker may only read; it could not write anyway.
+      type: bool
+    drive:
+      description: The drive.
+      type: str
+    source_index:
+      description: Which source of the drive it is.
+      type: int
+  sample:
+    - source: /run/stowage/pins/finetune-3/1
+      target: /data
+      read_only: true
+      drive: imagenet
+      source_index: 0
+docker:
+  description: The same as arguments of C(docker run) and C(podman run).
+  returned: success, with O(state=prepared)
+  type: list
+  elements: str
+  sample: [--mount, "type=bind,source=/run/stowage/pins/finetune-3/1,target=/data,readonly"]
+kubernetes:
+  description: The same as C(volumes) of a pod on this host, and C(volumeMounts) of its container.
+  returned: success, with O(state=prepared)
+  type: dict
+  sample:
+    volumes:
+      - name: drive-imagenet-0
+        hostPath: {path: /run/stowage/pins/finetune-3/1, type: Directory}
+    volumeMounts:
+      - {name: drive-imagenet-0, mountPath: /data, readOnly: true}
+waiting:
+  description:
+    - What the worker waits for. As long as there is anything it must not be started; prepare it again.
+  returned: success, with O(state=prepared)
+  type: list
+  elements: str
+  sample: ["Waiting for drive model-llama to be filled on gpu-01"]
+used_by:
+  description: The live workers on this host that use the drives, as run and worker.
+  returned: success, with O(state=prepared)
+  type: dict
+  sample:
+    hf-cache: [finetune-3/w0]
+    imagenet: [eval-1/w0, finetune-3/w0]
+"""
+
+import os
+import time
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.stowage.host.plugins.module_utils import drive_refs, mount_renderings, pins, run_mounts
+from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
+from ansible_collections.stowage.host.plugins.module_utils.drives import check_name
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
+from ansible_collections.stowage.host.plugins.module_utils.module_run import run
+from ansible_collections.stowage.host.plugins.module_utils.places import Places
+from ansible_collections.stowage.host.plugins.module_utils.run_mounts import Preparation, Worker
+
+_PAUSE_S = 2.0
+
+ARGUMENT_SPEC = {
+    "state": {"type": "str", "choices": ["prepared", "confirmed", "released"], "default": "prepared"},
+    "run": {"type": "str", "required": True},
+    "worker": {"type": "str", "default": ""},
+    "workspace": {"type": "str"},
+    "host_name": {"type": "str"},
+    "datavolume_refs": {"type": "raw"},
+    "confirm_within": {"type": "int", "default": 3600},
+    "cgroup": {"type": "str", "default": ""},
+    "pid": {"type": "int", "default": 0},
+    "timeout": {"type": "int", "default": 0},
+}
+
+
+def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        raise Refusal("drive_mount", "must be run as root, who alone can mount", "set become: true")
+    params = module.params
+    places = Places()
+    worker = Worker.of(params["run"], params["worker"])
+    if params["timeout"] < 0:
+        raise Refusal("timeout", "must not be below 0")
+    if params["state"] == "confirmed":
+        run_mounts.confirm(places, worker, params["cgroup"], params["pid"], differences)
+        return {}
+    for name in ("cgroup", "pid"):
+        if params[name]:
+            raise Refusal(name, f"binds what is prepared, and state is {params['state']}", "set state: confirmed")
+    if params["state"] == "released":
+        run_mounts.release(places, worker, differences, params["timeout"])
+        return {}
+    return _prepare(module, places, worker, differences)
+
+
+def _prepare(module: AnsibleModule, places: Places, worker: Worker, differences: Differences) -> dict[str, Any]:
+    params = module.params
+    if not worker.name:
+        raise Refusal("worker", "is required to prepare drives", "name the worker of the run")
+    if params["confirm_within"] <= 0:
+        raise Refusal("confirm_within", "must be above 0")
+
+    def start(unit: str) -> None:
+        code, _output, error = module.run_command(["systemctl", "start", "--no-block", unit])
+        if code:
+            raise StowageError(f"{unit}: {' '.join(error.split())}; see systemctl status {unit}")
+
+    workspace = check_name(params["workspace"], "workspace")
+    refs = drive_refs.read(params["datavolume_refs"])
+    end = time.monotonic() + params["timeout"]
+    while True:
+        preparation = Preparation.of(places, params["host_name"], workspace, worker, refs, start)
+        outcome = preparation.run(time.time() + params["confirm_within"], differences)
+        left = end - time.monotonic()
+        if not outcome.waiting or left <= 0 or module.check_mode:
+            break
+        time.sleep(min(_PAUSE_S, left))
+    found, problems = pins.readable(places)
+    for problem in problems:
+        module.warn(str(problem))
+    users = pins.used_by(found)
+    return {
+        "mounts": list(outcome.mounts),
+        "docker": mount_renderings.docker(outcome.mounts),
+        "kubernetes": mount_renderings.kubernetes(outcome.mounts),
+        "waiting": list(outcome.waiting),
+        "used_by": {ref.name: users.get((workspace, ref.name), []) for ref in refs},
+    }
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=ARGUMENT_SPEC,
+        supports_check_mode=True,
+        required_if=[("state", "prepared", ["workspace", "host_name", "datavolume_refs"])],
+    )
+    run(module, make)
+
+
+if __name__ == "__main__":
+    main()
