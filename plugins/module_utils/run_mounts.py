@@ -18,7 +18,7 @@ from typing import Any
 from . import drive_records, drive_refs, pins
 from .differences import Differences
 from .drive_refs import DriveRef
-from .drive_sources import Look, Source
+from .worker_drives import Look, Source
 from .drives import Problems
 from .errors import Refusal, StowageError, one_line, printable
 from .holders import Holder, busy_in, listed
