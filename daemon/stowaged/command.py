@@ -23,6 +23,7 @@ from stowage_core import (
     eviction,
     eviction_plan,
     eviction_stop,
+    fills,
     measure,
     pins,
     records,
@@ -32,7 +33,7 @@ from stowage_core.errors import Refusal, StowageError, one_line, printable
 from stowage_core.places import Places
 from stowage_core.sizes import decimal
 
-from . import declared, sections, settings, status
+from . import declared, fill, sections, settings, status
 from .leases import ended_path
 from .tables import Column, ago, table
 from .version import VERSION
@@ -96,6 +97,16 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--limit", type=int, default=50, help="how many, the latest last (default: %(default)s)")
     one.add_argument("--json", action="store_true", help="as JSON, one a line")
     add("check-config", _check_config, "check the settings and all that is declared")
+
+    filling = commands.add_parser("fill", help="fill copies, or show their fills").add_subparsers(
+        metavar="ACTION", required=True
+    )
+    one = add("run", _fill_run, "fill a copy; the unit stowage-fill@COPY.service does", filling, True)
+    one.add_argument("copy", metavar="WORKSPACE.DRIVE", help="the copy's name")
+    one = add("end", _fill_end, "take away what a process that filled a copy has left", filling, True)
+    one.add_argument("copy", metavar="WORKSPACE.DRIVE", help="the copy's name")
+    one = add("list", _fill_list, "show the fills that are under way or have failed", filling, True)
+    one.add_argument("--json", action="store_true", help="as JSON")
 
     lease = commands.add_parser("lease", help="take, confirm, release, expire or list uses of copies").add_subparsers(
         metavar="ACTION", required=True
@@ -277,6 +288,39 @@ def _data_location(places: Places) -> data_locations.DataLocation:
     if location is None:
         raise StowageError("this host has no data location; choose one with the playbook data_location")
     return location
+
+
+# -- Fills
+
+
+def _fill_run(options: argparse.Namespace, places: Places) -> int:
+    fill.end_on_signal()
+    return OK if fill.run(places, options.copy) else FAILED
+
+
+def _fill_end(options: argparse.Namespace, places: Places) -> int:
+    fill.end(places, options.copy)
+    return OK
+
+
+def _fill_list(options: argparse.Namespace, places: Places) -> int:
+    found = fills.load_all(places)
+    if options.json:
+        _print_json([{**one.to_json(), "at_work": one.at_work} for one in found])
+        return OK
+    rows = []
+    for one in found:
+        what = one.state if one.at_work or one.state == fills.FAILED else "ended"
+        rows.append([printable(one.copy), what, ago(time.time() - one.since), f"{one.failures}", one.message or "-"])
+    columns = (
+        Column("Copy", shrinks=True),
+        Column("State"),
+        Column("Asked for", right=True),
+        Column("Failures", right=True),
+        Column("Why", shrinks=True),
+    )
+    _print(table(columns, rows, _width()) if rows else ["no fills"])
+    return OK
 
 
 # -- Leases

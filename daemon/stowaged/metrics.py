@@ -142,6 +142,16 @@ def _evictions(section: Section) -> list[Metric]:
     ]
 
 
+def _fills(section: Section) -> list[Metric]:
+    states = [one["state"] for one in section["fills"]]
+    family = GaugeMetricFamily("stowage_fills", "Copies that are filled now, or could not be.", labels=("state",))
+    for state in ("filling", "failed"):
+        family.add_metric([state], states.count(state))
+    reserved = sum(one["reserved_bytes"] for one in section["fills"])
+    text = "What the fills under way are still going to take, as far as their drives say."
+    return [family, _gauge("stowage_fill_reserved_bytes", text, reserved)]
+
+
 def _leases(section: Section) -> list[Metric]:
     family = GaugeMetricFamily("stowage_leases", "Uses of copies that are held for runs.", labels=("state",))
     for state in ("reserved", "leased"):
@@ -170,6 +180,7 @@ _FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
     "drives": _drives,
     "copies": _copies,
     "evictions": _evictions,
+    "fills": _fills,
     "leases": _leases,
     "config": _config,
 }

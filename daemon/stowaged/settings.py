@@ -39,6 +39,8 @@ class Settings:
     boot_grace_s: float = 600
     measure_shared: bool = False
     """Whether this host measures what lies on filesystems that other hosts see too."""
+    fill_engine: str = "auto"
+    """What runs the containers that fill copies: ``podman``, ``docker``, or the first of them that is there."""
     declared: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What the file says: the rollout compares this with the file, to see whether it was taken on."""
 

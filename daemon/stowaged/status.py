@@ -39,6 +39,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
         ("Runs", _runs(state, width, now)),
         ("Drives", _drives(state, width, now)),
         ("Copies", _copies(state, width, now)),
+        ("Fills", _fills(state, width, now)),
         ("Eviction", _evictions(state, width)),
     ):
         if part:
@@ -188,6 +189,32 @@ def _copies(state: State, width: int | None, now: float) -> list[str]:
         Column("Kind", goes=2),
     )
     return table(columns, rows, width) if rows else []
+
+
+def _fills(state: State, width: int | None, now: float) -> list[str]:
+    found = state.get("fills", {}).get("fills", [])
+    rows = [
+        [
+            f"{one['workspace']}/{one['drive']}",
+            one["state"],
+            ago(now - one["since"]),
+            decimal(one["written_bytes"]),
+            f"{one['failures']}",
+        ]
+        for one in found
+    ]
+    columns = (
+        Column("Fill of", shrinks=True),
+        Column("State"),
+        Column("Asked for", right=True),
+        Column("So far", right=True, goes=1),
+        Column("Failures", right=True, goes=2),
+    )
+    lines = table(columns, rows, width) if rows else []
+    for one in found:
+        if one["state"] == "failed":
+            lines += wrapped(f"! {one['workspace']}/{one['drive']}: {printable(one['message'])}", width)
+    return lines
 
 
 def _evictions(state: State, width: int | None) -> list[str]:

@@ -31,6 +31,10 @@ def _evict(value: Any) -> str:
     return "" if value in ("on", "plan", "off") else "must be on, plan or off"
 
 
+def _engine(value: Any) -> str:
+    return "" if value in ("auto", "podman", "docker") else "must be auto, podman or docker"
+
+
 def _flag(value: Any) -> str:
     return "" if isinstance(value, bool) else "must be true or false"
 
@@ -76,6 +80,7 @@ SETTINGS: Mapping[str, Rule] = {
     "minimum_age_s": _seconds(0, 365 * 86400),
     "boot_grace_s": _seconds(0, 86400),
     "measure_shared": _flag,
+    "fill_engine": _engine,
 }
 """What /etc/stowage/daemon.json may say."""
 

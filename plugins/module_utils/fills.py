@@ -22,7 +22,7 @@ from . import copies, fill_marks, records
 from .data_locations import DRIVES, DataLocation
 from .drive_records import Drive
 from .drives import split_copy_name
-from .errors import StowageError
+from .errors import Refusal
 from .holders import Holder
 from .owner import read_mark
 from .places import Places
@@ -67,6 +67,8 @@ class Record:
     written_bytes: int = 0
     """What is on the disk so far."""
     next_try: float = 0.0
+    given_up: bool = False
+    """Whether nobody tries again until it is asked for after that time."""
     pid: int = 0
     pid_start: int = 0
 
@@ -172,8 +174,8 @@ def is_foreign(location_fd: int, drive: Drive) -> bool:
         return False
 
 
-def refuse_foreign() -> StowageError:
-    return StowageError(f"{FOREIGN}; {_FOREIGN_REMEDY}")
+def foreign_refusal(drive: Drive) -> Refusal:
+    return Refusal(f"copy {drive.copy_name}", FOREIGN, _FOREIGN_REMEDY)
 
 
 def is_kept(places: Places, location_fd: int, drive: Drive) -> bool:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import claims, data_locations, drive_records, records
+from . import claims, data_locations, drive_records, fills, records
 from .data_locations import DRIVES, DataLocation
 from .drive_records import Drive
 from .errors import StowageError, one_line, printable
@@ -58,6 +58,7 @@ class Objects:
             "former_data_locations": [{"path": one.path, "left": one.left} for one in former],
             "drives": self._drives(),
             "copies": copies,
+            "fills": self._fills(),
             "leases": self._leases(),
             "daemon": self._daemon(),
         }
@@ -107,6 +108,7 @@ class Objects:
             "available": False,
             "size_bytes": None,
             "free_bytes": None,
+            "reserved_bytes": self._try(lambda: fills.reserved_bytes(self._places, location), None),
         }
         mount = of_path(location.path, self._mounts)
         if is_shared(mount.fstype):
@@ -138,6 +140,16 @@ class Objects:
                 **{field: record.get(field) for field in _MEASURED},
             }
         return found
+
+    def _fills(self) -> dict[str, Report]:
+        """Return the fills that are under way or have failed since the host was started, by copy."""
+        found: list[fills.Record] = self._try(lambda: fills.load_all(self._places), [])
+        fields = ("state", "failures", "message", "since", "written_bytes", "reserved_bytes")
+        return {
+            printable(one.copy): {field: getattr(one, field) for field in fields}
+            for one in found
+            if one.at_work or one.state == fills.FAILED
+        }
 
     # -- What is declared
 

@@ -120,6 +120,13 @@ class Systemctl:
             raise StowageError(f"systemctl show: answered for {len(found)} of {len(names)} units")
         return dict(zip(names, found))
 
+    def running(self, template: str) -> list[str]:
+        """Return the instances of a template, such as ``a@.service``, that run or are about to."""
+        pattern = template.replace("@.", "@*.")
+        states = "--state=active,activating,reloading,deactivating"
+        listed = self._call("list-units", "--plain", "--no-legend", "--full", states, "--", pattern)
+        return [line.split()[0] for line in listed.splitlines() if line.strip()]
+
     def daemon_reload(self) -> None:
         """Make the service manager read its unit files again."""
         self._call("daemon-reload")
