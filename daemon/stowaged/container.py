@@ -46,7 +46,6 @@ class Tail:
         self._secrets = sorted((text for text in secrets if len(text) > 3), key=len, reverse=True)
         self._say = say
         self._begun = bytearray()
-        self._skips = False
         self.lines: deque[str] = deque(maxlen=_LINES)
 
     def take(self, data: bytes) -> None:
@@ -79,7 +78,7 @@ class Engine:
         self.name = os.path.basename(program)
 
     def command(self, container: Container) -> list[str]:
-        """Return the command that runs *container* in the foreground; what it needs is asked of the engine only once."""
+        """Return the command that runs *container* in the foreground."""
         arguments = [
             *("run", "--rm", f"--name={container.name}", "--pull=missing", "--log-driver=none"),
             "--security-opt=no-new-privileges",
@@ -167,7 +166,9 @@ def find(choice: str, path: str = _PATH) -> Engine:
         program = shutil.which(name, path=path)
         if program:
             return Engine(program)
-    raise Refusal("container engine", f"this host has no {' or '.join(names)}", "install one; copies are filled with it")
+    raise Refusal(
+        "container engine", f"this host has no {' or '.join(names)}", "install one; copies are filled with it"
+    )
 
 
 def environment(variables: Mapping[str, str]) -> bytes:

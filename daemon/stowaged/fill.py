@@ -275,6 +275,7 @@ class Filling:
             worker="fill",
             read_only=False,
             deadline=time.time() + _RESERVED_S,
+            to_fill=True,
         )
         try:
             pins.confirm(self._places, pin.run, pin.number, pid=os.getpid())
@@ -287,7 +288,9 @@ class Filling:
             except StowageError as error:
                 say(f"{error}")  # the next try has to get rid of it first; of the lease the daemon does
         seconds = time.monotonic() - began
-        _tell(self._places, self._location, self._copy, "Filled", f"{decimal(written)} in {seconds:.0f} s", bytes=written)
+        _tell(
+            self._places, self._location, self._copy, "Filled", f"{decimal(written)} in {seconds:.0f} s", bytes=written
+        )
 
     def _begin(self, drive: Drive) -> None:
         """Note that from now on what is in the copy is the fill's; nothing may be in it yet."""

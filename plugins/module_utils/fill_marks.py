@@ -46,7 +46,7 @@ def missing_marker(folder_fd: int) -> str:
 
 
 def _value(mark: Mark) -> bytes:
-    """The attribute names drive and place: one that came with a copying tool, or is of an earlier drive, says nothing."""
+    """It names drive and place: one that came with a copying tool, or is of an earlier drive, says nothing."""
     return json.dumps({"identity": mark.identity, "place": mark.place}).encode("ascii")
 
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Filling copies: what is known of the fill of a copy, and whether one has to be started.
 
-Whoever prepares a worker asks :func:`look`. While the answer is ``filled`` or ``none`` the copy can be used. When it is
+Whoever prepares a worker asks :func:`look`. If the answer is ``filled`` or ``none`` the copy can be used. When it is
 ``wanted`` it tells the service manager to start :func:`unit`, without waiting (``systemctl start --no-block``): that
-fills the copy, one fill at a time however many ask, and tries again by itself. Else it shows the message and asks again.
+fills the copy, one at a time however many ask, and tries again by itself. Else it shows the message and asks again.
 
 What is under way is recorded in ``/run/stowage/fills``: nothing of it is true after a restart of the host. What a fill
 has left then is told by the mark on the copy, see ``fill_marks``.

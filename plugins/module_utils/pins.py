@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from . import copies, data_locations, drive_records, records
+from . import copies, data_locations, drive_records, fills, records
 from .data_locations import DataLocation
 from .drive_records import Drive
 from .drives import copy_name, split_copy_name
@@ -138,6 +138,7 @@ def take(
     read_only: bool,
     deadline: float,
     target: str = "",
+    to_fill: bool = False,
 ) -> Pin:
     """Mount a copy for a worker of *run*, as reserved until *deadline*; the same again returns the pin that is there.
 
@@ -145,8 +146,9 @@ def take(
     or take a new one.
 
     :param sub_path: a folder inside the drive; all of it when left out
-    :raises Refusal: when the copy's drive is not declared here, what is there is an earlier drive's, or the folder is
-        not there as a plain directory
+    :param to_fill: for what fills the copy: nobody else has it before
+    :raises Refusal: when the copy's drive is not declared here, what is there is an earlier drive's, the folder is not
+        there as a plain directory, or the copy has yet to be filled
     """
     check_run(run)
     drive_records.find_placed(places, copy, location.host)
@@ -156,6 +158,9 @@ def take(
         with copies.locked(location_fd, copy):
             # Again: the drive may have been deleted while the lock was waited for.
             drive = drive_records.find_placed(places, copy, location.host)
+            if not to_fill and copies.waits_for_fill(location_fd, drive):
+                remedy = f"systemctl start {fills.unit(copy)} fills it"
+                raise Refusal(f"drive {workspace}/{name}", fills.waiting(drive, location), remedy)
             identity, path = drive.identity, drive.path
             with copies.prepared(location_fd, location, copy, identity, path, **ownership(drive)) as folder:
                 fd = open_folder(folder, f"{workspace}/{name}", sub_path)
