@@ -19,6 +19,7 @@ from typing import Any
 
 from stowage_core import (
     data_locations,
+    drive_records,
     events,
     eviction,
     eviction_plan,
@@ -27,11 +28,17 @@ from stowage_core import (
     measure,
     pins,
     records,
+    run_mounts,
 )
-from stowage_core.drives import check_name, copy_name
+from stowage_core.differences import Differences
+from stowage_core.drive_refs import DriveRef
+from stowage_core.drives import check_name
 from stowage_core.errors import Refusal, StowageError, one_line, printable
+from stowage_core.paths import check_relative
 from stowage_core.places import Places
+from stowage_core.run_mounts import Worker
 from stowage_core.sizes import decimal
+from stowage_core.worker_drives import Source
 
 from . import declared, fill, sections, settings, status
 from .leases import ended_path
@@ -108,13 +115,14 @@ def _parser() -> argparse.ArgumentParser:
     one = add("list", _fill_list, "show the fills that are under way or have failed", filling, True)
     one.add_argument("--json", action="store_true", help="as JSON")
 
-    lease = commands.add_parser("lease", help="take, confirm, release, expire or list uses of copies").add_subparsers(
+    lease = commands.add_parser("lease", help="take, confirm, release, expire or list uses of drives").add_subparsers(
         metavar="ACTION", required=True
     )
-    one = add("take", _lease_take, "mount a copy, made when missing, for a worker, and print where", lease, True)
+    one = add("take", _lease_take, "mount a drive for a worker, and print where", lease, True)
     one.add_argument("drive", help="WORKSPACE/DRIVE")
     one.add_argument("--run", required=True, dest="for_run", metavar="RUN", help="the run that it is for")
     one.add_argument("--worker", default="", help="the worker of the run")
+    one.add_argument("--source", type=int, default=0, help="which source of the drive (default: %(default)s)")
     one.add_argument("--sub-path", default="", help="a folder inside the drive")
     one.add_argument("--read-only", action="store_true", help="the worker may not write")
     one.add_argument("--seconds", type=float, default=3600, help="until when to confirm it (default: %(default)s)")
@@ -125,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     holder.add_argument("--pid", type=int, default=0, help="it lasts as long as this process")
     one = add("release", _lease_release, "unmount a lease and forget it", lease, True)
     _add_pin(one)
+    one.add_argument("--wait", type=float, default=0, metavar="SECONDS", help="how long to wait for what still uses it")
     add("expire", _lease_expire, "release the leases whose run has ended", lease, True)
     one = add("list", _lease_list, "show all leases", lease, True)
     one.add_argument("--json", action="store_true", help="as JSON")
@@ -133,7 +142,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_pin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("for_run", metavar="RUN", help="the run")
-    parser.add_argument("number", type=int, help="the lease's number")
+    parser.add_argument("number", type=int, nargs="?", help="the lease's number; all of the run when left out")
+    parser.add_argument("--worker", default="", help="of all leases of the run those of this worker")
 
 
 def _width() -> int | None:
@@ -331,30 +341,42 @@ def _lease_take(options: argparse.Namespace, places: Places) -> int:
     workspace, slash, name = options.drive.partition("/")
     if not slash:
         raise Refusal(shown, "names no workspace", "write WORKSPACE/DRIVE as it was declared")
-    copy = copy_name(check_name(workspace, shown), check_name(name, shown))
+    check_name(workspace, shown)
     if options.seconds <= 0:
         raise Refusal("--seconds", "must be above 0")
-    pin = pins.take(
-        places,
-        _data_location(places),
-        copy,
-        sub_path=options.sub_path,
-        run=options.for_run,
-        worker=options.worker,
-        read_only=options.read_only,
-        deadline=time.time() + options.seconds,
+    ref = DriveRef(
+        check_name(name, shown),
+        sub_path=check_relative(options.sub_path, "--sub-path"),
+        mode=pins.READ_ONLY if options.read_only else pins.READ_WRITE,
+        source_index=options.source,
     )
+    drives = {drive.name: drive for drive in drive_records.load(places, workspace) or []}
+    drive = drives.get(name)
+    if drive is None or drive.spec is None or drive.absent:
+        raise Refusal(shown, "does not exist on this host", "declare it, and roll the host out")
+    if not 0 <= options.source < len(drive.spec["sources"]):
+        raise Refusal(shown, f"has no source {options.source}", f"there are {len(drive.spec['sources'])}, from 0")
+    host = str((records.read(drive_records.record_path(places, workspace)) or {}).get("host", ""))
+    worker = Worker.of(options.for_run, options.worker)
+    pin = run_mounts.take(Source(places, host, drive, ref), worker, time.time() + options.seconds)
     print(pin.path(places))
     return OK
 
 
 def _lease_confirm(options: argparse.Namespace, places: Places) -> int:
-    pins.confirm(places, options.for_run, options.number, cgroup=options.cgroup, pid=options.pid)
+    if options.number is None:
+        worker = Worker.of(options.for_run, options.worker)
+        run_mounts.confirm(places, worker, options.cgroup, options.pid, Differences())
+    else:
+        pins.confirm(places, options.for_run, options.number, cgroup=options.cgroup, pid=options.pid)
     return OK
 
 
 def _lease_release(options: argparse.Namespace, places: Places) -> int:
-    if not pins.release(places, options.for_run, options.number):
+    if options.number is None:
+        worker = Worker.of(options.for_run, options.worker)
+        run_mounts.release(places, worker, Differences(), max(0.0, options.wait))
+    elif not pins.release(places, options.for_run, options.number):
         name = f"lease {printable(options.for_run)}/{options.number}"
         raise Refusal(name, "there is no such lease", "see stowage lease list")
     return OK
@@ -381,16 +403,20 @@ def _lease_expire(_options: argparse.Namespace, places: Places) -> int:
 def _lease_list(options: argparse.Namespace, places: Places) -> int:
     found = pins.all_pins(places)
     if options.json:
-        _print_json([{**pin.to_json(), "number": pin.number, "path": pin.path(places)} for pin in found])
+        shown = [{**pin.to_json(), "number": pin.number, "copy": pin.copy, "path": pin.path(places)} for pin in found]
+        _print_json(shown)
         return OK
     rows = []
     for pin in found:
         left = f"until confirmed, {ago(time.time() - pin.created)}" if pin.state == pins.RESERVED else "held"
-        rows.append([f"{printable(pin.run)}/{pin.number}", printable(pin.copy), pin.mode, left, pins.stale(pin) or "-"])
+        drive = f"{pin.workspace}/{pin.drive}" + (f" [{pin.source}]" if pin.source else "")
+        ended = pins.stale(pin) or "-"
+        rows.append([f"{printable(pin.run)}/{pin.number}", printable(pin.worker) or "-", drive, pin.mode, left, ended])
     columns = (
         Column("Lease", shrinks=True),
-        Column("Copy", shrinks=True),
-        Column("Mode"),
+        Column("Worker", shrinks=True, goes=1),
+        Column("Drive", shrinks=True),
+        Column("Mode", goes=2),
         Column("State"),
         Column("Ended"),
     )

@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The leases of this host: which copies they hold, the time of their last use, and that ended ones are let go.
+"""The leases of this host: which copies they hold, who uses which drive, and that ended ones are let go.
 
 The daemon may neither mount nor unmount. Where leases have ended it leaves a file, on which the service manager starts
 ``stowage lease expire``.
@@ -55,7 +55,7 @@ class Leases:
         except (StowageError, OSError) as error:
             # Then nobody knows which copies are held: all of them may be.
             self._pins, unreadable = None, str(error)
-        self._held = {pin.copy for pin in self._pins or []}
+        self._held = {pin.copy for pin in self._pins or [] if pin.copy}
         if unreadable and unreadable != self._unreadable:
             self._say(unreadable)
         self._unreadable = unreadable
@@ -66,7 +66,7 @@ class Leases:
         ended, used = [], set()
         for pin in self._pins or []:
             if not pins.stale(pin):
-                if now - self._touched.get(pin.copy, -copies.USE_INTERVAL_S) >= copies.USE_INTERVAL_S:
+                if pin.copy and now - self._touched.get(pin.copy, -copies.USE_INTERVAL_S) >= copies.USE_INTERVAL_S:
                     used.add(pin.copy)
             elif now - self._tried.get(pin.described, -_RETRY_S) >= _RETRY_S:
                 ended.append(pin)
@@ -104,4 +104,8 @@ class Leases:
 
     def shown(self) -> dict[str, Any]:
         found = self._pins or []
-        return {state: sum(1 for pin in found if pin.state == state) for state in (RESERVED, LEASED)}
+        users = pins.used_by(found)
+        return {
+            **{state: sum(1 for pin in found if pin.state == state) for state in (RESERVED, LEASED)},
+            "used_by": {f"{workspace}/{drive}": workers for (workspace, drive), workers in users.items()},
+        }

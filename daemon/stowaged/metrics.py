@@ -153,7 +153,7 @@ def _fills(section: Section) -> list[Metric]:
 
 
 def _leases(section: Section) -> list[Metric]:
-    family = GaugeMetricFamily("stowage_leases", "Uses of copies that are held for runs.", labels=("state",))
+    family = GaugeMetricFamily("stowage_leases", "Uses of drives that are held for runs.", labels=("state",))
     for state in ("reserved", "leased"):
         family.add_metric([state], section[state])
     return [family]

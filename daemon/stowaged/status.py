@@ -40,6 +40,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
         ("Drives", _drives(state, width, now)),
         ("Copies", _copies(state, width, now)),
         ("Fills", _fills(state, width, now)),
+        ("Workers", _workers(state, width)),
         ("Eviction", _evictions(state, width)),
     ):
         if part:
@@ -215,6 +216,14 @@ def _fills(state: State, width: int | None, now: float) -> list[str]:
         if one["state"] == "failed":
             lines += wrapped(f"! {one['workspace']}/{one['drive']}: {printable(one['message'])}", width)
     return lines
+
+
+def _workers(state: State, width: int | None) -> list[str]:
+    """Return which drives the live workers of this host use."""
+    users = state.get("leases", {}).get("used_by", {})
+    rows = [[name, f"{len(workers)}", printable(", ".join(workers))] for name, workers in sorted(users.items())]
+    columns = (Column("Drive", shrinks=True), Column("Workers", right=True), Column("Used by", shrinks=True, goes=1))
+    return table(columns, rows, width) if rows else []
 
 
 def _evictions(state: State, width: int | None) -> list[str]:

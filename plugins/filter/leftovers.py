@@ -49,7 +49,7 @@ def _data(facts: Facts) -> list[str]:
 
 
 def _leases(leases: list[Facts]) -> list[str]:
-    return [f"lease of {one['copy']} by run {one['run']}: a mount below /run/stowage/pins" for one in leases]
+    return [f"lease of {one['workspace']}/{one['drive']} by run {one['run']}: a mount below /run/stowage/pins" for one in leases]
 
 
 def _records() -> list[str]:

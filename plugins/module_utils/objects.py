@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import claims, data_locations, drive_records, fills, records
+from . import claims, data_locations, drive_records, fills, pins, records
 from .data_locations import DRIVES, DataLocation
 from .drive_records import Drive
 from .errors import StowageError, one_line, printable
 from .mounts import Mount, is_shared, of_path
 from .owner import Registry
+from .pins import Pin
 from .places import Places
 from .sizes import Space
 from .syscalls import open_beneath
@@ -52,14 +53,15 @@ class Objects:
         copies = self._copies(present)
         if report is not None:
             report["used_bytes"] = _sum(copies)
+        leases = self._leases()
         return {
             "layout": self._layout(),
             "data_location": report,
             "former_data_locations": [{"path": one.path, "left": one.left} for one in former],
-            "drives": self._drives(),
+            "drives": self._drives(pins.used_by(leases)),
             "copies": copies,
             "fills": self._fills(),
-            "leases": self._leases(),
+            "leases": [self._lease(pin) for pin in leases],
             "daemon": self._daemon(),
         }
 
@@ -184,26 +186,33 @@ class Objects:
             return None
         return any(mount.point == point for mount in self._mounts)
 
-    def _drives(self) -> dict[str, list[Report]]:
+    def _drives(self, users: Mapping[tuple[str, str], list[str]]) -> dict[str, list[Report]]:
         """Return the drives by workspace: what tells them apart, and what is known of their sources."""
         workspaces: list[str] = self._try(lambda: drive_records.workspaces(self._places), [])
         known = {(one["workspace"], one["drive"], one["source"]): one for one in self._state("drives")}
-        return {workspace: [_drive(drive, known) for drive in self._load(workspace)] for workspace in workspaces}
+        return {
+            workspace: [
+                {**_drive(drive, known), "used_by": users.get((workspace, drive.name), [])}
+                for drive in self._load(workspace)
+            ]
+            for workspace in workspaces
+        }
 
     def _load(self, workspace: str) -> list[Drive]:
         return self._try(lambda: drive_records.load(self._places, workspace), None) or []
 
     # -- What is going on
 
-    def _leases(self) -> list[Report]:
-        found = []
-        runs: list[str] = self._try(lambda: _subdirectories(self._places.pins_dir), [])
-        for run in runs:
-            for path in _records(os.path.join(self._places.pins_dir, run)).values():
-                lease = self._record(path)
-                fields = ("run", "worker", "copy", "sub_path", "mode", "state", "deadline", "created")
-                found.append({field: lease.get(field) for field in fields})
+    def _leases(self) -> list[Pin]:
+        nothing: tuple[list[Pin], list[records.RecordError]] = ([], [])
+        found, problems = self._try(lambda: pins.readable(self._places), nothing)
+        self.problems += map(str, problems)
         return found
+
+    def _lease(self, pin: Pin) -> Report:
+        fields = ("run", "number", "worker", "workspace", "drive", "source", "source_path", "copy", "sub_path", "mode")
+        report = {field: getattr(pin, field) for field in (*fields, "target", "state", "deadline", "created")}
+        return {**report, "path": pin.path(self._places), "ended": pins.stale(pin)}
 
     def _daemon(self) -> Report:
         """Return whether the daemon is installed, and how long ago it ended a cycle since the host was started."""
@@ -260,14 +269,6 @@ def _records(directory: str) -> dict[str, str]:
         for name in names
         if name.endswith(".json") and not name.startswith(".")
     }
-
-
-def _subdirectories(directory: str) -> list[str]:
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except FileNotFoundError:
-        return []
 
 
 def _directories(fd: int, name: bytes) -> list[str]:

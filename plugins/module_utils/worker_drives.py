@@ -182,9 +182,8 @@ class Source:
         if self.network_mount is not None:
             raise Refusal(self.name, f"{self.path} should be its network mount, and is not there", "mount it anew")
         self._check_apart(found.path)
-        if not self._creates:
-            raise Refusal(self.name, f"{self.path} is not there", "make it or mount its disk, or set permissions.create")
-        permissions.check_makeable(self.drive, self.path, grants.load(self.places, self.drive.workspace))
+        granted = grants.load(self.places, self.drive.workspace)
+        permissions.check_source(self.drive, self.path, granted, self._new)
 
     def _open_found(self, found: host_paths.Found) -> int:
         """Open the folder that the worker is to have, when it may have it."""
@@ -220,8 +219,10 @@ class Source:
         return Permissions.of(self.drive.spec or {})
 
     @property
-    def _creates(self) -> bool:
-        return self.scope == SCRATCH or self._permissions.create
+    def _new(self) -> Permissions | None:
+        """With which owner and mode it is made; None when it is not."""
+        wanted = self._permissions
+        return wanted.of_new if self.scope == SCRATCH or wanted.create else None
 
     # -- Taking
 
@@ -256,7 +257,7 @@ class Source:
 
     def _make(self) -> None:
         granted = grants.load(self.places, self.drive.workspace)
-        with permissions.opened_source(self.drive, self.path, granted, self._permissions.of_new) as (fd, made):
+        with permissions.opened_source(self.drive, self.path, granted, self._new) as (fd, made):
             if made:
                 selinux.label(fd)
 

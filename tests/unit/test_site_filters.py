@@ -74,7 +74,7 @@ def test_what_is_left() -> None:
             "ml.two": {"present": None, "bytes": None},
             "ml.gone": {"present": False, "bytes": 5},
         },
-        "leases": [{"copy": "ml.one", "run": "r1"}],
+        "leases": [{"workspace": "ml", "drive": "one", "run": "r1"}],
     }
     assert leftovers(facts)[:-2] == [
         "directory /srv/s, with the locations below it",
@@ -83,7 +83,7 @@ def test_what_is_left() -> None:
         "copy ml.one, 107 GB",
         "copy ml.two, not measured",
         "former data location /mnt/old",
-        "lease of ml.one by run r1: a mount below /run/stowage/pins",
+        "lease of ml/one by run r1: a mount below /run/stowage/pins",
     ]
 
 
