@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from . import copies, data_locations, pins, records
 from .data_locations import DataLocation, NotThere
 from .drive_records import Drive, Holdings
-from .errors import Refusal, printable
+from .drives import in_use_refusal
+from .errors import printable
 from .places import Places
 
 
@@ -56,12 +57,7 @@ def check_unused(deleted: Iterable[Drive], users: Mapping[tuple[str, str], Seque
     for drive in deleted:
         those = users.get((drive.workspace, drive.name), ())
         if those and not drive.force:
-            raise refusal(drive.name, len(those), f"end their runs on this host ({_some(those)})")
-
-
-def refusal(drive: str, workers: int, remedy: str) -> Refusal:
-    """Return Astraeus's refusal to delete a drive that is used."""
-    return Refusal("DATAVOLUME_IN_USE", f"drive {drive} is used by {workers} live worker(s)", f"{remedy}, or set force")
+            raise in_use_refusal(drive.name, len(those), f"end their runs on this host ({_some(those)})")
 
 
 def _some(names: Sequence[str]) -> str:

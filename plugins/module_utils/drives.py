@@ -452,3 +452,8 @@ def _near(value: Any, known: Iterable[str]) -> str:
 def managed_refusal(name: str, manager: str) -> Refusal:
     """Return the refusal to change a drive that belongs to another object, as ``model/llama``."""
     return Refusal("DATAVOLUME_MANAGED", f"drive {name} is managed by {manager}", f"delete {manager} instead")
+
+
+def in_use_refusal(name: str, workers: int, remedy: str) -> Refusal:
+    """Return the refusal to delete a drive that live workers use."""
+    return Refusal("DATAVOLUME_IN_USE", f"drive {name} is used by {workers} live worker(s)", f"{remedy}, or set force")

@@ -116,7 +116,7 @@ def declare(
     if left != adopted:
         path = drive_records.adopted_path(places)
         differences.do(f"write {path}", partial(drive_records.write_adopted, path, left))
-    drive_sources.note(sources, differences)
+    drive_sources.make_true(sources, differences)
 
     everything = list(declared)
     for workspace in drive_records.workspaces(places):

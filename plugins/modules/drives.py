@@ -170,6 +170,12 @@ unknown:
   type: dict
   sample:
     vision: [hf-cahce]
+unseen:
+  description: Why data locations could not be looked into. What they hold is unknown, and not deleted.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 orphans:
   description: Copies on this host whose drive is in no list, or was made again. Nothing deletes them.
   returned: success
@@ -231,6 +237,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         "deleting": outcome.deleting(),
         "used_by": {name: outcome.users(name) for name in lists},
         "unknown": {name: [one.name for one in outcome.unknown if one.workspace == name] for name in lists},
+        "unseen": [str(error) for error in outcome.holdings.unseen],
         "orphans": [{"name": orphan.copy_name, "path": orphan.path} for orphan in outcome.orphans],
     }
 
