@@ -154,6 +154,11 @@ def workspaces(places: Places) -> list[str]:
     return sorted(name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith("."))
 
 
+def forced(drives: Iterable[Drive]) -> set[tuple[str, str]]:
+    """Return workspace and name of the drives that were deleted although workers use them."""
+    return {(drive.workspace, drive.name) for drive in drives if drive.absent and drive.force}
+
+
 def find_placed(places: Places, name: str, host: str) -> Drive:
     """Return the drive that *host* may have the copy *name* of, as it is declared now."""
     workspace, drive_name = split_copy_name(name)

@@ -124,6 +124,13 @@ def apply(fd: int, wanted: Permissions, shown: str, *, predict: bool = False) ->
     return Applied(top, below, problems.texts())
 
 
+def apply_declared(fd: int, drive: Drive, shown: str) -> None:
+    """Give the directory open at *fd*, a source or copy of *drive*, what is declared for one that is there already."""
+    wanted = Permissions.of(drive.spec or {})
+    if wanted.apply:
+        apply(fd, wanted, shown)
+
+
 def _directory(fd: int, status: os.stat_result, wanted: Permissions, predict: bool) -> bool:
     owner, mode = wanted.owner_differs(status), wanted.mode_differs(status)
     if owner and not predict:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from . import copies, data_locations, drive_records, fills, records
+from . import copies, data_locations, drive_records, fills, permissions, records
 from .data_locations import DataLocation
 from .drive_records import Drive
 from .drives import copy_name, split_copy_name
@@ -30,6 +30,7 @@ from .syscalls import NO_DIRECTORY, bind_mount, open_beneath, unmount
 
 RESERVED, LEASED = "reserved", "leased"
 READ_ONLY, READ_WRITE = "ReadOnly", "ReadWrite"
+DELETED_BY_FORCE = "its drive was deleted by force"
 
 
 class Use(NamedTuple):
@@ -163,6 +164,7 @@ def take(
                 raise Refusal(f"drive {workspace}/{name}", fills.waiting(drive, location), remedy)
             identity, path = drive.identity, drive.path
             with copies.prepared(location_fd, location, copy, identity, path, **ownership(drive)) as folder:
+                permissions.apply_declared(folder, drive, copy)
                 fd = open_folder(folder, f"{workspace}/{name}", sub_path)
                 try:
                     below = "/".join(part for part in (path, sub_path) if part)
@@ -304,7 +306,7 @@ def release_ended(places: Places, run: str, number: int) -> str:
     """
     with run_lock(places, check_run(run)):
         pin = _read(places, run, number)
-        why = "" if pin is None else stale(pin)
+        why = "" if pin is None else ended(places, pin)
         if why:
             _release(places, run, number)
     if pin is not None and why:
@@ -433,6 +435,14 @@ def numbers(places: Places, run: str) -> list[int]:
         return []
     stems = [name[: -len(".json")] for name in names if name.endswith(".json")]
     return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def ended(places: Places, pin: Pin) -> str:
+    """Return why *pin* is to be let go, or "": it holds nothing any more, or its drive was deleted by force."""
+    why = stale(pin)
+    if not why and (pin.workspace, pin.drive) in drive_records.forced(drive_records.load(places, pin.workspace) or []):
+        why = DELETED_BY_FORCE
+    return why
 
 
 def stale(pin: Pin, now: float | None = None) -> str:
