@@ -410,7 +410,7 @@ def _lease_list(options: argparse.Namespace, places: Places) -> int:
     for pin in found:
         left = f"until confirmed, {ago(time.time() - pin.created)}" if pin.state == pins.RESERVED else "held"
         drive = f"{pin.workspace}/{pin.drive}" + (f" [{pin.source}]" if pin.source else "")
-        ended = pins.stale(pin) or "-"
+        ended = pins.ended(places, pin) or "-"
         rows.append([f"{printable(pin.run)}/{pin.number}", printable(pin.worker) or "-", drive, pin.mode, left, ended])
     columns = (
         Column("Lease", shrinks=True),

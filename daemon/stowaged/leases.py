@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from typing import Any, Callable
 
 from stowage_core import copies, pins, records
@@ -47,8 +48,11 @@ class Leases:
         self._touched: dict[str, float] = {}
         self._tried: dict[str, float] = {}
 
-    def look(self) -> None:
-        """Read all pins, and let a child do what has to be done about them."""
+    def look(self, forced: Collection[tuple[str, str]] = ()) -> None:
+        """Read all pins, and let a child do what has to be done about them.
+
+        :param forced: workspace and name of the drives that were deleted although workers use them
+        """
         try:
             self._pins = pins.all_pins(self._places)
             unreadable = ""
@@ -59,13 +63,13 @@ class Leases:
         if unreadable and unreadable != self._unreadable:
             self._say(unreadable)
         self._unreadable = unreadable
-        self._keep()
+        self._keep(forced)
 
-    def _keep(self) -> None:
+    def _keep(self, forced: Collection[tuple[str, str]]) -> None:
         now = time.monotonic()
         ended, used = [], set()
         for pin in self._pins or []:
-            if not pins.stale(pin):
+            if (pin.workspace, pin.drive) not in forced and not pins.stale(pin):
                 if pin.copy and now - self._touched.get(pin.copy, -copies.USE_INTERVAL_S) >= copies.USE_INTERVAL_S:
                     used.add(pin.copy)
             elif now - self._tried.get(pin.described, -_RETRY_S) >= _RETRY_S:
