@@ -57,10 +57,13 @@ PACKAGES = [
     "acl",
     "attr",
     "btrfs-progs",
+    "busybox-static",
+    "crun",
     "dbus",
     "e2fsprogs",
     "iproute2",
     "openssh-server",
+    "podman",
     "procps",
     "python3",
     "python3-apt",
@@ -84,7 +87,18 @@ MKFS = {"ext4": ["mkfs.ext4", "-q"], "xfs": ["mkfs.xfs", "-q", "-f"], "btrfs": [
 LOOP_NODES = 128
 # Units that would reach out of the machine, or wait for a terminal.
 MASKED = ["console-getty.service", "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "dev-hugepages.mount"]
-DISABLED = ["prometheus.service", "apt-daily.timer", "apt-daily-upgrade.timer", "fstrim.timer", "e2scrub_all.timer"]
+DISABLED = [
+    *("prometheus.service", "apt-daily.timer", "apt-daily-upgrade.timer", "fstrim.timer", "e2scrub_all.timer"),
+    *("podman.service", "podman.socket", "podman-auto-update.service", "podman-auto-update.timer"),
+    *("podman-restart.service", "podman-clean-transient.service"),
+]
+# What Podman may not have here: a limit above the machine's own (root lacks CAP_SYS_RESOURCE), control groups of its
+# own (where the machine has version 1 beside 2), and a network (there is no way out).
+CONTAINERS = """[containers]
+cgroups = "disabled"
+netns = "none"
+default_ulimits = ["memlock=8388608:8388608", "nofile=1024:1024", "nproc=1024:1024"]
+"""
 
 
 class LabError(Exception):
@@ -308,6 +322,7 @@ def prepare_host(lab: Lab, host: Host, hosts: list[Host], disks: list[str], size
     write(seed / "etc/machine-id", f"{uuid.uuid4().hex}\n", 0o444)
     write(seed / "etc/systemd/network/10-lab.network", f"[Match]\nName=host0\n\n[Network]\nAddress={host.address}/24\n")
     write(seed / "etc/tmpfiles.d/stowage-lab.conf", device_nodes())
+    write(seed / "etc/containers/containers.conf.d/lab.conf", CONTAINERS)
     (seed / "etc/ssh").mkdir()
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", host.name, "-f", seed / "etc/ssh/ssh_host_ed25519_key")
     write(seed / "root/.ssh/authorized_keys", (lab.home / "key.pub").read_text(), 0o600)

@@ -74,6 +74,13 @@ STATE: dict[str, Any] = {
         "blocked": True,
         "plan": [{"copy": "ml.hf", "allocated": 4096, "reason": "full"}],
     },
+    "fills": {
+        "fills": [
+            {"workspace": "ml", "drive": "llama", "state": "filling", "reserved_bytes": 4000},
+            {"workspace": "ml", "drive": "qwen", "state": "failed", "reserved_bytes": 96},
+            {"workspace": "ml", "drive": "gpt", "state": "failed", "reserved_bytes": 0},
+        ]
+    },
     "leases": {"reserved": 1, "leased": 2},
     "config": {"successful": True},
 }
@@ -107,6 +114,9 @@ stowage_evicted_bytes_total 7000
 stowage_eviction_blocked 1
 stowage_eviction_planned_copies 1
 stowage_eviction_planned_bytes 4096
+stowage_fills{state="filling"} 1
+stowage_fills{state="failed"} 2
+stowage_fill_reserved_bytes 4096
 stowage_leases{state="reserved"} 1
 stowage_leases{state="leased"} 2
 stowage_config_last_reload_successful 1

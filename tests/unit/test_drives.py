@@ -341,6 +341,29 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (drive(PLACED, fill={"template": {"image": "x", "args": "a b"}}), "spec.fill.template.args: 'a b' must be a list"),
     (drive(PLACED, fill={"template": {"image": "x", "args": [1]}}), "spec.fill.template.args[0]: 1 must be a string"),
+    *(
+        (
+            drive(PLACED, fill={"template": {"image": image}}),
+            f"spec.fill.template.image: '{image}' is not the name of an image; write it as registry/path:tag",
+        )
+        for image in (
+            "--privileged",
+            "-v=/:/host",
+            "dir:/etc",
+            "oci-archive:/srv/x.tar",
+            "docker://alpine",
+            "a b",
+            "a//b",
+        )
+    ),
+    (
+        drive(PLACED, fill={"template": {"image": "x", "env": {"A=B": "c"}}}),
+        "spec.fill.template.env: 'A=B' cannot name a variable; letters, digits and underscores can",
+    ),
+    (
+        drive(PLACED, fill={"template": {"image": "x", "env": {"A": "b\nLD_PRELOAD=c"}}}),
+        "spec.fill.template.env: must be a dictionary of printable strings; put quotes around numbers",
+    ),
     # permissions
     (drive(SCRATCH, permissions={"create": "yes"}), "spec.permissions.create: 'yes' must be true or false"),
     (drive(SCRATCH, permissions={"owner": "x"}), "spec.permissions.owner: unknown field; did you mean owner_uid?"),
@@ -414,6 +437,22 @@ def test_a_fill_s_template_is_kept_as_it_was_given() -> None:
     del given["work_dir"]  # null counts as left out
     assert template == {**given, "command": "", "args": []}
     assert check_drives([entry]) == [entry]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "pull",
+        "pull:1",
+        "registry:5000/team/pull",
+        "Registry.example.org/a/b.c_d:V1.2",
+        "quay.io/a/b:1@sha256:" + "0a" * 32,
+        "localhost/pull@sha256:" + "0a" * 32,
+    ],
+)
+def test_names_of_images(image: str) -> None:
+    (entry,) = check_drives([drive(PLACED, fill={"template": {"image": image}})])
+    assert entry["spec"]["fill"]["template"]["image"] == image
 
 
 def test_a_tombstone_needs_no_spec_and_may_be_forced() -> None:

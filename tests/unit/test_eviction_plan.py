@@ -155,6 +155,26 @@ def test_leases_are_told_as_one_reason() -> None:
     assert made(disk(0.0), states).blocked.endswith("copies that stay: 3: leased")
 
 
+@pytest.mark.parametrize(
+    ("free", "coming", "limit", "names"),
+    [
+        (0.5, 350, 0, []),
+        (0.5, 450, 0, ["a"]),  # 5 % would be free: 10 % more are wanted
+        (0.5, 500, 0, ["a", "b"]),
+        (0.5, 900, 0, ["a", "b", "c"]),
+        (0.09, 0, 0, ["a"]),
+        (0.5, 0, 300, []),
+        (0.5, 50, 300, ["a"]),
+        (0.5, 100, 300, ["a"]),
+        (0.5, 101, 300, ["a", "b"]),
+    ],
+)
+def test_room_is_made_for_what_a_fill_still_writes(free: float, coming: int, limit: int, names: list[str]) -> None:
+    states = [state(name, 100) for name in "abc"]
+    result = made(disk(free), states, limit, coming=coming)
+    assert victims(result) == names
+
+
 SIZES = st.integers(0, 10**15)
 
 

@@ -1,0 +1,522 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fills on real filesystems: with a stand-in for the container engine, and with Podman where the host has it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copies_lab import EVERYTHING, NOW, Lab, process
+
+from stowage_core import copies, drive_records, events, eviction, fill_marks, fills, owner, pins, records
+from stowage_core.errors import Refusal, StowageError
+from stowage_core.fills import Fill
+from stowaged import container, fill
+from stowaged.container import Container
+
+TEMPLATE = {"template": {"image": "localhost/pull:1", "command": "/bin/sh", "args": ["-c", "true"]}}
+WAITING = "Waiting for drive a to be filled on gpu-01"
+MARKER = ".stowage-filled"
+
+
+@pytest.fixture
+def lab(disk: Path, tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(disk, tmp_path)
+    yield made
+    for pin in pins.all_pins(made.places):
+        pins.release(made.places, pin.run, pin.number)
+
+
+class Engine:
+    """Runs a function for each try instead of a container: it gets what the container would see at /drive."""
+
+    def __init__(self, *tries: Callable[[Path], int]) -> None:
+        self.tries = list(tries)
+        self.containers: list[Container] = []
+        self.removed: list[str] = []
+
+    def run(self, one: Container, say: Callable[[str], None], tick: Callable[[], None]) -> tuple[int, Sequence[str]]:
+        self.containers.append(one)
+        assert os.path.ismount(one.source)
+        tick()
+        return self.tries.pop(0)(Path(one.source)), ("last words",)
+
+    def remove(self, name: str) -> None:
+        self.removed.append(name)
+
+
+def writes(*names: str, status: int = 0) -> Callable[[Path], int]:
+    def work(drive: Path) -> int:
+        (drive / "data").write_bytes(b"x" * 100_000)
+        for name in names:
+            (drive / name).touch()
+        return status
+
+    return work
+
+
+def drive_of(lab: Lab, name: str = "ml.a") -> drive_records.Drive:
+    return drive_records.find_placed(lab.places, name, lab.location.host)
+
+
+@contextlib.contextmanager
+def at(lab: Lab) -> Iterator[int]:
+    fd = os.open(lab.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def look(lab: Lab, name: str = "ml.a") -> Fill:
+    with at(lab) as fd:
+        return fills.look(lab.places, fd, lab.location, drive_of(lab, name))
+
+
+def run(lab: Lab, engine: Any, waits_s: Sequence[float] = (), name: str = "ml.a") -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(lab.places.data_location_json)
+    records.write(lab.places.data_location_json, lab.location.to_json())
+    return fill.run(lab.places, name, engine, waits_s)
+
+
+def told(lab: Lab) -> list[tuple[str, str]]:
+    return [(event["reason"], event["message"]) for event in events.read(lab.places)]
+
+
+def begun(path: Path) -> bool:
+    return fill_marks.XATTR in os.listxattr(path)
+
+
+# -- A fill that ends well
+
+
+@pytest.mark.parametrize("marker", [MARKER, ".astralyx-filled"])
+@pytest.mark.parametrize("path", ["", "models/llama"])
+def test_filled(lab: Lab, marker: str, path: str) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, path=path, permissions={"owner_uid": 1000, "dir_mode": "0750"})
+    assert look(lab) == Fill(fills.WANTED, WAITING)
+    engine = Engine(writes(marker))
+    assert run(lab, engine)
+    assert look(lab) == Fill(fills.FILLED) and look(lab).usable
+    assert (lab.at("ml.a") / path / "data").exists() and not begun(lab.at("ml.a"))
+    status = os.stat(lab.at("ml.a") / path)
+    assert (status.st_uid, status.st_mode & 0o777) == (1000, 0o750)
+    assert pins.all_pins(lab.places) == [] and fills.load_all(lab.places) == []
+    assert [reason for reason, _message in told(lab)] == ["FillStarted", "Filled"]
+    (one,) = engine.containers
+    assert (one.image, one.command, one.args, one.env_file) == ("localhost/pull:1", "/bin/sh", ["-c", "true"], "")
+    # Once more is nothing more.
+    assert run(lab, Engine())
+    assert [reason for reason, _message in told(lab)] == ["FillStarted", "Filled"]
+
+
+def test_while_it_is_filled_nobody_else_has_it(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, size_hint_bytes=1_000_000)
+
+    def work(drive: Path) -> int:
+        writes(MARKER)(drive)
+        assert look(lab) == Fill(fills.FILLING, WAITING), "its last file is there, and it has not ended"
+        with pytest.raises(Refusal, match=f"drive ml/a: {WAITING}"):
+            take(lab)
+        (record,) = fills.load_all(lab.places)
+        assert record.at_work and 0 < record.reserved_bytes <= 1_000_000
+        (pin,) = pins.all_pins(lab.places)
+        assert (pin.run, pin.copy, pin.state, pin.pid) == (fills.unit("ml.a"), "ml.a", pins.LEASED, os.getpid())
+        assert {"nosuid", "nodev"} <= set(mount_options(pin.path(lab.places)))
+        assert "held by pin" in lab.evict().kept["ml.a"]
+        with pytest.raises(StowageError, match="another process fills it"):
+            fill.run(lab.places, "ml.a", Engine())
+        return 0
+
+    assert run(lab, Engine(work))
+    assert take(lab).copy == "ml.a"
+
+
+def mount_options(path: str) -> list[str]:
+    done = subprocess.run(["findmnt", "-no", "OPTIONS", path], check=True, capture_output=True, text=True)
+    return done.stdout.strip().split(",")
+
+
+def take(lab: Lab) -> pins.Pin:
+    return pins.take(lab.places, lab.location, "ml.a", run="r", read_only=True, deadline=time.time() + 60)
+
+
+def test_an_evicted_copy_is_filled_again(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+    assert run(lab, Engine(writes(MARKER)))
+    copies.write_record(lab.places, "ml.a", measured(lab))
+    lab.evict()
+    assert lab.names() == [] and look(lab).state == fills.WANTED
+    assert run(lab, Engine(writes(MARKER))) and look(lab).usable
+
+
+def measured(lab: Lab) -> copies.CopyRecord:
+    return copies.CopyRecord("ml", "a", drive_of(lab).identity, "", 1, 1 << 20, 2, 3, True, 1.0, None)
+
+
+def test_variables_are_in_a_file_of_root_s_and_gone_afterwards(lab: Lab) -> None:
+    lab.declare("ml.a", fill={"template": {"image": "x", "env": {"TOKEN": "very secret"}}})
+
+    def work(drive: Path) -> int:
+        path = fills.directory(lab.places) + "/ml.a.env"
+        assert Path(path).read_text() == "TOKEN=very secret\n" and os.stat(path).st_mode & 0o777 == 0o600
+        return writes(MARKER)(drive)
+
+    engine = Engine(work)
+    assert run(lab, engine)
+    assert engine.containers[0].secrets == ("very secret",) and "very secret" not in repr(engine.containers[0])
+    assert sorted(os.listdir(fills.directory(lab.places))) == ["ml.a.lock"]
+
+
+# -- One that does not
+
+
+def symlink(drive: Path) -> int:
+    writes()(drive)
+    (drive / MARKER).symlink_to("/etc/hostname")
+    return 0
+
+
+def directory(drive: Path) -> int:
+    (drive / MARKER).mkdir()
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("work", "why"),
+    [
+        (writes(status=1), "exit status 1: last words"),
+        (writes(MARKER, status=1), "exit status 1: last words"),
+        (writes(), "its container ended well, and there is no file .stowage-filled"),
+        (symlink, "its container ended well, and '.stowage-filled' is no plain file"),
+        (directory, "its container ended well, and '.stowage-filled' is no plain file"),
+    ],
+)
+def test_a_failed_fill_is_reported_cleared_and_tried_again(lab: Lab, work: Callable[[Path], int], why: str) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+    seen: list[Fill] = []
+
+    def again(drive: Path) -> int:
+        assert os.listdir(drive) == []
+        return writes(MARKER)(drive)
+
+    class Watching(Engine):
+        def remove(self, name: str) -> None:
+            super().remove(name)
+            seen.append(look(lab))
+
+    engine = Watching(work, work, again)
+    assert run(lab, engine, (0.0, 0.0))
+    assert look(lab).usable and lab.trash() == []
+    failed = ("FillFailed", f"Fill failed on gpu-01: {why}")
+    cleared = ("Cleared", "Copy removed from gpu-01: its fill did not finish")
+    assert [one for one in told(lab) if one[0] != "FillStarted"][:4] == [failed, cleared, failed, cleared]
+    assert not any(one.usable for one in seen)
+
+
+def test_given_up_and_tried_again_later_when_somebody_asks(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+    engine = Engine(*[writes(status=7)] * 3)
+    assert not run(lab, engine, (0.0, 0.0))
+    assert engine.tries == [] and lab.names() == []
+    found = look(lab)
+    assert found == Fill(fills.FAILED, f"{WAITING}: the last try failed: exit status 7: last words")
+    (record,) = fills.load_all(lab.places)
+    assert (record.failures, record.given_up, record.reserved_bytes) == (3, True, 0)
+    fills.write(lab.places, replace(record, next_try=time.time() - 1))
+    assert look(lab) == Fill(fills.WANTED, WAITING)
+    assert run(lab, Engine(writes(MARKER)), (0.0,)) and fills.load_all(lab.places) == []
+
+
+def test_what_no_try_can_mend_is_given_up_at_once(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, size_hint_bytes=1 << 60)
+    assert not run(lab, Engine(), (0.0, 0.0))
+    assert "drive a needs 1.2 EB; this disk has" in look(lab).message and lab.names() == []
+    lab.declare("ml.b")
+    with pytest.raises(Refusal, match="drive ml/b: nothing fills it"):
+        run(lab, Engine(), name="ml.b")
+
+
+def test_a_drive_that_is_deleted_meanwhile_is_not_filled_to_the_end(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+
+    class Ticking(Engine):
+        def run(self, one: Container, say: Any, tick: Callable[[], None]) -> tuple[int, Sequence[str]]:
+            writes()(Path(one.source))
+            lab.declare("ml.a", fill=TEMPLATE, state="absent")
+            tick()
+            raise AssertionError("it went on")
+
+    assert not run(lab, Ticking(), (0.0, 0.0))
+    assert lab.names() == [] and pins.all_pins(lab.places) == []
+    assert "is to be deleted" in told(lab)[1][1]
+
+
+# -- What was there before
+
+
+def test_content_that_no_fill_has_written_is_never_touched(lab: Lab) -> None:
+    path = lab.copy("ml.a")
+    lab.declare("ml.a", fill=TEMPLATE)
+    before = (path / "data" / "file").read_bytes()
+    for _time in range(2):
+        assert not run(lab, Engine(), (0.0,))
+        assert (path / "data" / "file").read_bytes() == before and not begun(path)
+        assert look(lab).state == fills.FAILED and "no fill of Stowage's has written" in look(lab).message
+    (path / MARKER).touch()
+    assert look(lab) == Fill(fills.FILLED)
+
+
+def test_the_note_of_another_drive_or_place_is_none(lab: Lab) -> None:
+    """As after ``rsync -X``, or when a copy in which a fill was cut short is adopted for another drive."""
+    path = lab.copy("ml.a")
+    lab.declare("ml.a", fill=TEMPLATE)
+    for changes in ({"identity": "another"}, {"inode": 1}, {"subvolume": "1 x"}):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            mark = owner.read_mark(fd)
+            assert mark is not None
+            fill_marks.begin(fd, replace(mark, **changes))
+            assert not fill_marks.has_begun(fd, mark)
+        finally:
+            os.close(fd)
+        assert not run(lab, Engine(), (0.0,))
+        assert (path / "data" / "file").exists()
+
+
+FILLING = """
+from pathlib import Path
+from stowage_core.places import Places
+from stowaged import fill
+fill.say = lambda text: None
+class Engine:
+    def run(self, container, say, tick):
+        (Path(container.source) / "part").write_bytes(b"x" * 200_000)
+        for name in sys.argv[3:]:
+            (Path(container.source) / name).touch()
+        tick()
+        ready()
+    def remove(self, name):
+        pass
+fill.run(Places.under(sys.argv[1]), sys.argv[2], Engine())
+"""
+
+
+@contextlib.contextmanager
+def filling(lab: Lab, *names: str) -> Iterator[subprocess.Popen[str]]:
+    records.write(lab.places.data_location_json, lab.location.to_json())
+    with process(FILLING, lab.places.etc[: -len("/etc/stowage")], "ml.a", *names) as child:
+        yield child
+
+
+@pytest.mark.parametrize("names", [(), (MARKER,)])
+def test_killed_in_the_middle_it_is_cleared_and_filled_anew(
+    lab: Lab, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+    with filling(lab, *names) as child:
+        assert look(lab) == Fill(fills.FILLING, WAITING)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert look(lab) == Fill(fills.WANTED, WAITING), "although its last file may be there"
+    assert (lab.at("ml.a") / "part").exists() and begun(lab.at("ml.a"))
+    monkeypatch.setenv("SERVICE_RESULT", "signal")
+    monkeypatch.setattr(container, "find", lambda *_choice: Engine())
+    fill.end(lab.places, "ml.a")
+    assert pins.all_pins(lab.places) == []
+    assert look(lab).state == fills.WANTED and fills.load_all(lab.places)[0].failures == 1
+    inode = os.stat(lab.at("ml.a")).st_ino, os.stat(lab.at("ml.a")).st_ctime_ns
+
+    def work(drive: Path) -> int:
+        assert os.listdir(drive) == []
+        return writes(MARKER)(drive)
+
+    assert run(lab, Engine(work), (0.0,))
+    assert (os.stat(lab.at("ml.a")).st_ino, os.stat(lab.at("ml.a")).st_ctime_ns) != inode
+    assert sorted(os.listdir(lab.at("ml.a"))) == [MARKER, "data"] and lab.trash() == []
+
+
+def test_killed_too_often_it_is_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+    monkeypatch.setenv("SERVICE_RESULT", "oom-kill")
+    monkeypatch.setattr(container, "find", lambda *_choice: Engine())
+    for _time in range(3):
+        with filling(lab) as child:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        fill.end(lab.places, "ml.a")
+    assert not run(lab, Engine(), (0.0, 0.0))
+    assert look(lab).message == f"{WAITING}: the last try failed: the process that filled it was ended (oom-kill)"
+
+
+def test_what_was_stopped_is_forgotten(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+    monkeypatch.setattr(container, "find", lambda *_choice: Engine())
+    with filling(lab) as child:
+        with pytest.raises(StowageError, match="another process fills it"):
+            fill.end(lab.places, "ml.a")
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    fill.end(lab.places, "ml.a")
+    assert fills.load_all(lab.places) == [] and look(lab) == Fill(fills.WANTED, WAITING)
+
+
+def test_what_a_fill_has_left_is_not_cleared_while_it_is_used(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+    with filling(lab) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    with process("os.chdir(copy)\nready()", str(lab.at("ml.a"))):
+        assert not run(lab, Engine())
+        assert (lab.at("ml.a") / "part").exists() and lab.trash() == []
+        assert "in use: " in look(lab).message
+    fills.forget(lab.places, "ml.a")
+    assert run(lab, Engine(writes(MARKER)))
+
+
+# -- Eviction
+
+
+def test_an_eviction_leaves_a_fill_alone_and_makes_room_for_it(lab: Lab) -> None:
+    lab.copy("ml.old", 4 << 20, last_used=1.0)
+    lab.copy("ml.new", 4 << 20, last_used=2.0)
+    lab.declare("ml.a", fill=TEMPLATE, size_hint_bytes=6 << 20)
+    with filling(lab):
+        limited = lab.limited(11 << 20)  # 8 are there, 6 are to come
+        (record,) = fills.load_all(lab.places)
+        assert record.written_bytes > 0
+        plan = eviction.current_plan(lab.places, limited, NOW)
+        assert [victim.name for victim in plan.victims] == ["ml.old"] and plan.kept["ml.a"].startswith("held by pin")
+        lab.evict(11 << 20)
+        assert lab.names() == ["ml.a", "ml.new"]
+        lab.evict()
+        assert lab.names() == ["ml.a"] and (lab.at("ml.a") / "part").exists()
+
+
+def test_what_a_fill_has_left_goes_with_the_caches_when_nobody_fills_it(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+    with filling(lab) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    for pin in pins.all_pins(lab.places):
+        pins.release(lab.places, pin.run, pin.number)
+    copies.write_record(lab.places, "ml.a", measured(lab))
+    assert [one["copy"] for one in lab.evict(EVERYTHING).removed] == ["ml.a"]
+
+
+# -- With Podman
+
+
+def podman(*arguments: str) -> str:
+    done = subprocess.run(["podman", *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image with a shell, made on this host: no registry is needed."""
+    missing = [name for name in ("podman", "busybox") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"this machine has no {' and no '.join(missing)}; the lab's hosts have")
+    root = tmp_path_factory.mktemp("image")
+    (root / "bin").mkdir()
+    shutil.copy(str(shutil.which("busybox")), root / "bin/busybox")
+    for name in ("sh", "ls", "cat", "touch", "sleep", "id", "ln", "mount", "env"):
+        (root / "bin" / name).symlink_to("busybox")
+    archive = root.with_suffix(".tar")
+    subprocess.run(["tar", "--create", f"--file={archive}", f"--directory={root}", "."], check=True)
+    name = "localhost/stowage-test-fill:1"
+    podman("import", "--quiet", str(archive), name)
+    yield name
+    podman("rmi", "--force", name)
+
+
+def in_podman(lab: Lab, image: str, text: str, waits_s: Sequence[float] = (), **more: Any) -> bool:
+    template = {"image": image, "command": "/bin/sh", "args": ["-c", text], **more}
+    lab.declare("ml.a", fill={"template": template}, evictable=False)
+    assert shutil.which("podman")
+    return run(lab, container.find("podman"), waits_s)
+
+
+def test_podman_fills_a_copy(lab: Lab, image: str, capfd: pytest.CaptureFixture[str]) -> None:
+    text = (
+        'set -e; ls -a /drive; echo "token $TOKEN"; echo "$TOKEN" >/drive/token;'
+        " cat /proc/mounts | while read a point c; do echo $point; done >/drive/mounts; touch /drive/.stowage-filled"
+    )
+    token = "\"q\" $x 'y' #z =é"
+    assert in_podman(lab, image, text, env={"TOKEN": token})
+    path = lab.at("ml.a")
+    assert (path / "token").read_text() == token + "\n"
+    points = (path / "mounts").read_text().split()
+    of_host = [point for point in points if not point.startswith(("/proc", "/sys", "/dev", "/etc/", "/run"))]
+    assert of_host == ["/", "/drive"]
+    shown = capfd.readouterr().out
+    assert "token ***" in shown and token not in shown
+    assert podman("ps", "--all", "--quiet") == "" and podman("volume", "ls", "--quiet") == ""
+
+
+def test_podman_s_failures_are_told(lab: Lab, image: str) -> None:
+    assert not in_podman(lab, image, "echo x >/drive/x; echo no such model >&2; exit 4")
+    assert look(lab).message == f"{WAITING}: the last try failed: exit status 4: no such model"
+    assert lab.names() == [] and lab.trash() == []
+
+
+def test_an_image_that_is_not_there(lab: Lab, image: str) -> None:
+    lab.declare("ml.a", fill={"template": {"image": "localhost/none:1"}})
+    assert not run(lab, container.find("podman"))
+    assert "exit status 125: " in look(lab).message and lab.names() == []
+
+
+def test_a_set_id_program_in_it_gains_nothing(lab: Lab, image: str) -> None:
+    text = (
+        "cat /bin/busybox >/drive/id; chmod 4755 /drive/id;"
+        " cat /proc/self/status >/drive/status; touch /drive/.stowage-filled"
+    ).replace("chmod", "/bin/busybox chmod")
+    assert in_podman(lab, image, text)
+    assert "NoNewPrivs:\t1" in (lab.at("ml.a") / "status").read_text()
+
+
+PODMAN = """
+from stowage_core.places import Places
+from stowaged import container, fill
+fill.say = lambda text: None
+begin = fill.Filling._fill
+def filling(self, *arguments):
+    pid = os.fork()
+    if not pid:
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.05)
+        print("ready", flush=True)
+        os._exit(0)
+    begin(self, *arguments)
+fill.Filling._fill = filling
+fill.run(Places.under(sys.argv[1]), "ml.a", container.find("podman"), ())
+"""
+
+
+def test_a_container_whose_filler_is_killed_ends_and_what_it_wrote_goes(lab: Lab, image: str) -> None:
+    template = {"image": image, "command": "/bin/sh", "args": ["-c", "echo x >/drive/part; sleep 600"]}
+    lab.declare("ml.a", fill={"template": template}, evictable=False)
+    records.write(lab.places.data_location_json, lab.location.to_json())
+    part = lab.at("ml.a") / "part"
+    with process(PODMAN, lab.places.etc[: -len("/etc/stowage")], str(part)) as child:
+        assert "held by pin" in lab.evict().kept.get("ml.a", "held by pin: no cache")
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert podman("ps", "--quiet") != "", "the engine does not end it"
+    fill.end(lab.places, "ml.a")
+    assert podman("ps", "--all", "--quiet") == "" and pins.all_pins(lab.places) == []
+    assert part.exists() and look(lab).state == fills.WANTED
+    assert in_podman(lab, image, "[ ! -e /drive/part ] && touch /drive/.stowage-filled")
