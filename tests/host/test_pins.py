@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from copies_lab import Lab, process
 
-from stowage_core import copies, locks, mounts, pins
+from stowage_core import copies, holders, locks, mounts, pins
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.records import RecordError
 
@@ -242,6 +242,17 @@ def test_release(lab: Lab) -> None:
     assert (lab.at("ml.a") / "data" / "file").exists()
 
 
+def test_it_is_said_who_uses_it(lab: Lab) -> None:
+    pin = take(lab)
+    with process("os.chdir(copy); ready()", pin.path(lab.places)) as worker:
+        with pytest.raises(Refusal) as refused:
+            pins.release(lab.places, pin.run, pin.number)
+        assert f"so it stays (process {worker.pid} (" in str(refused.value)
+    code = "fd = os.open(copy + '/data/file', os.O_RDONLY); ready()"
+    with process(code, pin.path(lab.places)) as worker, pytest.raises(Refusal, match=f"process {worker.pid} "):
+        pins.release(lab.places, pin.run, pin.number)
+
+
 def test_release_never_deletes_what_lies_under_a_missing_mount(lab: Lab) -> None:
     pin = take(lab)
     subprocess.run(["umount", pin.path(lab.places)], check=True)
@@ -312,7 +323,7 @@ def test_taking_and_letting_go_wait_for_each_other(lab: Lab) -> None:
 def test_a_cgroup_without_processes_holds_nothing_yet(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pins, "CGROUPS", str(tmp_path))
+    monkeypatch.setattr(holders, "CGROUPS", str(tmp_path))
     (tmp_path / "run").mkdir()
     events = tmp_path / "run" / "cgroup.events"
     events.write_text("populated 0\nfrozen 0\n")

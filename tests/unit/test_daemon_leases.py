@@ -22,11 +22,14 @@ def _privileged(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "message"),
     [
         (["release", "r1", "0"], "lease r1/0: there is no such lease; see stowage lease list"),
+        (["confirm", "r1", "--pid", "1"], "run r1: has no drives on this host; prepare them first"),
+        (["confirm", "r1", "--worker", "w0", "--pid", "1"], "worker w0 of run r1: has no drives on this host; prepare"),
+        (["release", "../r1"], "run '../r1': a run's name is printable, at most 255 bytes, without a slash"),
         (["confirm", "r1", "0", "--pid", "1"], "pin r1/0: there is no such pin; see stowage lease list"),
         (["take", "hf-cache", "--run", "r1"], "drive hf-cache: names no workspace; write WORKSPACE/DRIVE as it was"),
         (["take", "ml/a/b", "--run", "r1"], "drive ml/a/b: 'a/b' is not a name; only lowercase letters"),
         (["take", "ml/a", "--run", "r1", "--seconds", "0"], "--seconds: must be above 0"),
-        (["take", "ml/a", "--run", "r1"], "this host has no data location; choose one with the playbook"),
+        (["take", "ml/a", "--run", "r1"], "drive ml/a: does not exist on this host; declare it"),
     ],
 )
 def test_what_is_refused(

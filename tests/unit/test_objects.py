@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_locations, drive_records, objects, records
+from stowage_core import data_locations, drive_records, holders, objects, records
 from stowage_core.mounts import Mount, parse
 from stowage_core.objects import Objects
+from stowage_core.pins import Pin, Use
 from stowage_core.places import Places
 
 MOUNTS = parse(
@@ -176,14 +177,31 @@ def test_drives_with_their_sources(host: Host) -> None:
     assert problems == []
 
 
+def _drive(name: str) -> dict[str, Any]:
+    spec = {"sources": [{"node_scope": "placed", "path": ""}], "evictable": False}
+    return {"metadata": {"name": name}, "spec": spec, "identity": "id", "state": "present", "force": False}
+
+
 def test_leases_and_the_daemon(host: Host) -> None:
-    lease = {"run": "r1", "worker": "w0", "copy": "ml.a", "sub_path": "", "mode": "ReadOnly", "state": "leased"}
-    host.put(f"{host.places.pins_dir}/r1/0.json", {**lease, "boot_id": "b", "pid": 5})
-    os.makedirs(f"{host.places.pins_dir}/r1/0")
+    use = Use("ml", "a", 0, "", "", "ReadOnly", "/data")
+    live = Pin("r1", 1, "w0", *use, "reserved", 1e12, holders.boot_id(), 5.0)
+    ended = Pin("r1", 2, "w1", *use._replace(source_path="/scratch"), "leased", 9.0, "an earlier boot", 5.0, pid=5)
+    for pin in (live, ended):
+        host.put(pin.record_path(host.places), pin.to_json())
+    host.put(f"{host.places.pins_dir}/r2/1.json", {"run": "r2"})
+    drives = [_drive("a"), _drive("b")]
+    host.put(drive_records.record_path(host.places, "ml"), {"workspace": "ml", "host": "gpu-01", "drives": drives})
     host.put(f"{host.places.state_dir}/cycle.json", {"time": time.time() - 7})
     (host.root / "stowaged.service").touch()
-    report, _problems = host.read()
-    assert report["leases"] == [{**lease, "deadline": None, "created": None}]
+    report, problems = host.read()
+    one, two = report["leases"]
+    assert one == {
+        **{"run": "r1", "number": 1, "worker": "w0", **use._asdict(), "copy": "ml.a"},
+        **{"state": "reserved", "deadline": 1e12, "created": 5.0, "path": live.path(host.places), "ended": ""},
+    }
+    assert (two["copy"], two["ended"]) == ("", "the host was restarted since it was taken")
+    assert [drive["used_by"] for drive in report["drives"]["ml"]] == [["r1/w0"], []]
+    assert len(problems) == 1 and problems[0].startswith("pin r2/1: its record cannot be used")
     assert report["daemon"]["installed"] is True
     assert 7 <= report["daemon"]["last_cycle_age_s"] < 60
 

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core import pins, records
+from stowage_core import holders, pins, records
 from stowage_core.errors import Refusal
-from stowage_core.pins import LEASED, RESERVED, Pin
+from stowage_core.pins import LEASED, RESERVED, Pin, Use
 from stowage_core.places import Places
 from stowage_core.records import RecordError
 
-PIN = Pin("run-1", 1, "w0", "ml.a", "", "ReadOnly", RESERVED, 1000.0, pins.boot_id(), 900.0)
+USE = Use("ml", "a", 0, "", "", "ReadOnly", "/data")
+PIN = Pin("run-1", 1, "w0", *USE, RESERVED, 1000.0, holders.boot_id(), 900.0)
 
 
 @pytest.fixture
@@ -30,9 +31,36 @@ def test_a_record_is_what_the_contract_says(places: Places) -> None:
     path = PIN.record_path(places)
     assert path == f"{places.run}/pins/run-1/1.json" and PIN.path(places) == f"{places.run}/pins/run-1/1"
     assert Pin.from_json("run-1", 1, PIN.to_json()) == PIN
-    places_and_owner = {"run", "worker", "copy", "sub_path", "mode"}
+    places_and_owner = {"run", "worker", *Use._fields}
     duration = {"state", "deadline", "boot_id", "cgroup", "pid", "pid_start", "created"}
     assert set(PIN.to_json()) == places_and_owner | duration
+
+
+def test_what_a_pin_holds() -> None:
+    scratch = replace(PIN, source_path="/scratch")
+    assert PIN.use == USE and scratch.use == USE._replace(source_path="/scratch")
+    assert (PIN.copy, scratch.copy) == ("ml.a", ""), "scratch has no copies: a pin of it holds none"
+    assert (PIN.held_by, replace(PIN, worker="").held_by) == ("run-1/w0", "run-1")
+
+
+def test_who_uses_a_drive() -> None:
+    pins_of = [
+        replace(PIN, deadline=1e12),
+        replace(PIN, deadline=1e12, number=2, sub_path="x"),
+        replace(PIN, deadline=1e12, worker="w1"),
+        replace(PIN, deadline=1e12, drive="b", source_path="/scratch"),
+        replace(PIN, run="long-ago"),
+        replace(PIN, deadline=1e12, run="before", boot_id="an earlier boot"),
+    ]
+    assert pins.used_by(pins_of) == {("ml", "a"): ["run-1/w0", "run-1/w1"], ("ml", "b"): ["run-1/w0"]}
+
+
+def test_a_record_that_cannot_be_used_does_not_hide_the_others(places: Places) -> None:
+    records.write(PIN.record_path(places), PIN.to_json())
+    records.write(replace(PIN, number=2).record_path(places), {"run": "run-1"})
+    found, problems = pins.readable(places)
+    assert found == [PIN] and len(problems) == 1
+    assert pins.numbers(places, "run-1") == [1, 2] and pins.all_names(places) == [("run-1", 1), ("run-1", 2)]
 
 
 def test_all_pins_in_order(places: Places) -> None:
@@ -65,7 +93,7 @@ def test_a_run_that_is_accepted_is_one_name(value: str) -> None:
 
 
 def own() -> Pin:
-    start = pins.start_time(os.getpid())
+    start = holders.start_time(os.getpid())
     assert start is not None
     return replace(PIN, state=LEASED, pid=os.getpid(), pid_start=start)
 
