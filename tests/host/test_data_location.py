@@ -45,7 +45,12 @@ class Host:
 
     def declare(self, *drives: dict[str, Any], workspace: str = "vision", manager: str = "") -> drives_host.Outcome:
         lists = check_lists([{"name": workspace, "drives": list(drives)}])
-        return self._cycle(lambda differences: drives_host.declare(self.places, self.name, lists, manager, differences))
+        granted = {workspace: ["/"]}
+
+        def declared(differences: Differences) -> drives_host.Outcome:
+            return drives_host.declare(self.places, self.name, lists, manager, differences, granted)
+
+        return self._cycle(declared)
 
     def _cycle(self, operation: Callable[[Differences], Any]) -> Any:
         runs = []

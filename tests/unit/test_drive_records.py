@@ -206,22 +206,30 @@ def test_a_record_that_is_none_is_an_error_not_an_empty_list(value: dict[str, An
 
 
 def declare(
-    places: Places, *lists: dict[str, Any], check_mode: bool = False
+    places: Places, *lists: dict[str, Any], check_mode: bool = False, granted: Sequence[str] = ()
 ) -> tuple[drives_host.Outcome, Differences]:
     differences = Differences(check_mode)
     checked = check_lists(list(lists))
-    return drives_host.declare(places, "gpu-01", checked, "", differences), differences
+    host_paths = {"vision": granted} if granted else None
+    return drives_host.declare(places, "gpu-01", checked, "", differences, host_paths), differences
 
 
 def test_several_workspaces_are_declared_at_once(tmp_path: Path) -> None:
     places = Places.under(str(tmp_path))
     lists = [{"name": "vision", "drives": [placed("a"), scratch("b")]}, {"name": "nlp", "drives": [placed("a")]}]
-    predicted = declare(places, *lists, check_mode=True)[1]
+    predicted = declare(places, *lists, check_mode=True, granted=["/scratch"])[1]
     assert drive_records.workspaces(places) == []
-    outcome, done = declare(places, *lists)
+    outcome, done = declare(places, *lists, granted=["/scratch"])
     assert predicted.diff() == done.diff()
     assert predicted.actions == done.actions == [f"record the drives of workspace {name}" for name in ("vision", "nlp")]
-    assert sorted(done.diff()["after"]) == ["nlp/a", "vision/a", "vision/b", "workspace nlp", "workspace vision"]
+    assert sorted(done.diff()["after"]) == [
+        "nlp/a",
+        "vision/a",
+        "vision/b",
+        "workspace nlp",
+        "workspace vision",
+        "workspace vision host_paths",
+    ]
     assert outcome.names(absent=False) == {"vision": ["a", "b"], "nlp": ["a"]}
     again = declare(places, *lists)[1]
     assert not again.changed
@@ -256,7 +264,7 @@ def test_on_a_host_installed_anew_copies_say_which_drives_they_are_of(
     here = Found("vision.a", "/data/drives/vision.a", "earlier")
     former = Found("vision.a", "/former/drives/vision.a", "in a former data location")
     hold(monkeypatch, here, former, Found("vision.s", "/data/drives/vision.s", "s"), Found("nlp.a", "/data/n", "n"))
-    outcome, done = declare(places, {"name": "vision", "drives": [placed("a"), placed("b"), scratch("s")]})
+    outcome, done = declare(places, {"name": "vision", "drives": [placed("a"), placed("b"), scratch("s")]}, granted=["/"])
     known = {drive.name: drive.identity for drive in outcome.drives["vision"]}
     assert known["a"] == "earlier" and known["b"] != known["s"] and "s" not in known.values()
     assert [found.copy_name for found in outcome.orphans] == ["vision.a", "vision.s", "nlp.a"]
@@ -306,7 +314,7 @@ def test_which_drives_a_host_may_have_a_copy_of(tmp_path: Path, changes: dict[st
     places = Places.under(str(tmp_path))
     body = placed("a")
     body["spec"]["sources"][0]["eligible_nodes"] = ["gpu-01"]
-    declare(places, {"name": "vision", "drives": [body, scratch("s"), tombstone("gone")]})
+    declare(places, {"name": "vision", "drives": [body, scratch("s"), tombstone("gone")]}, granted=["/scratch"])
     assert drive_records.find_placed(places, "vision.a", "gpu-01").name == "a"
     with pytest.raises(Refusal, match=message):
         drive_records.find_placed(places, **{"name": "vision.a", "host": "gpu-01", **changes})

@@ -1,0 +1,352 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Owner and mode of sources and copies, given as root in directories that a worker has prepared against that."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copies_lab import Lab
+
+from stowage_core import drive_records, drives_host, grants, permissions, pins, records
+from stowage_core.differences import Differences
+from stowage_core.drives import check_lists
+from stowage_core.errors import Refusal
+from stowage_core.permissions import Missing, Permissions
+from stowage_core.places import Places
+
+OWNER = Permissions(uid=1000, gid=1001, mode=0o2750, apply=True, recursive=True)
+SECRET = "root's own"
+
+
+def owner(path: Path | bytes) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_uid, status.st_gid
+
+
+def apply(path: Path, wanted: Permissions = OWNER, predict: bool = False) -> permissions.Applied:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return permissions.apply(fd, wanted, str(path), predict=predict)
+    finally:
+        os.close(fd)
+
+
+class Tree:
+    """A source, with something of root's beside it on the same filesystem."""
+
+    def __init__(self, disk: Path) -> None:
+        self.path = disk / "source"
+        self.path.mkdir()
+        self.secret = disk / "shadow"
+        self.secret.write_text(SECRET)
+        self.secret.chmod(0o600)
+        self.apart = disk / "apart"
+        self.apart.mkdir(mode=0o700)
+        (self.apart / "file").touch()
+
+    def untouched(self) -> bool:
+        kept = [self.secret, self.apart, self.apart / "file"]
+        return all(owner(path) == (0, 0) for path in kept) and stat.S_IMODE(self.apart.stat().st_mode) == 0o700
+
+
+@pytest.fixture
+def tree(disk: Path) -> Tree:
+    return Tree(disk)
+
+
+def test_everything_below_by_descriptor(tree: Tree) -> None:
+    names = [b"plain", b"\xff\xfe not text", b"line\nfeed", b"-rf", b"sp ace"]
+    deep = tree.path
+    for _level in range(80):
+        deep = deep / "d"
+        deep.mkdir()
+    for directory in (os.fsencode(tree.path), os.fsencode(deep)):
+        for name in names:
+            os.close(os.open(os.path.join(directory, name), os.O_CREAT | os.O_WRONLY, 0o640))
+            os.mkdir(os.path.join(directory, name + b".d"), 0o700)
+    os.mkfifo(tree.path / "fifo")  # opening it would wait for a writer for ever
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tree.path / "socket"))
+    predicted = apply(tree.path, predict=True)
+    assert owner(tree.path) == (0, 0)
+    done = apply(tree.path)
+    assert predicted == done
+    assert (done.top, done.below, done.left) == (True, 80 + 2 * 2 * len(names) + 2, ())
+    for top, directories, files in os.walk(os.fsencode(tree.path)):
+        assert owner(top) == (1000, 1001)
+        assert stat.S_IMODE(os.stat(top).st_mode) == 0o2750
+        assert {owner(os.path.join(top, name)) for name in files + directories} <= {(1000, 1001)}
+    assert stat.S_IMODE((tree.path / "plain").stat().st_mode) == 0o640, "files keep their modes"
+    assert apply(tree.path) == permissions.Applied()
+
+
+def test_links_are_never_followed(tree: Tree) -> None:
+    (tree.path / "file").symlink_to(tree.secret)
+    (tree.path / "directory").symlink_to(tree.apart)
+    (tree.path / "up").symlink_to("..")
+    done = apply(tree.path)
+    assert tree.untouched()
+    assert done.below == 3 and owner(tree.path / "file") == (1000, 1001), "the link itself is the worker's"
+
+
+def test_a_hard_link_gives_nothing_away(tree: Tree) -> None:
+    """What a worker can do where fs.protected_hardlinks is off, or with CAP_FOWNER in a container."""
+    os.link(tree.secret, tree.path / "mine")
+    (tree.path / "own").touch()
+    os.link(tree.path / "own", tree.path / "own too")
+    done = apply(tree.path)
+    assert tree.untouched()
+    why = "keeps its owner: it has 2 hard links, which may be elsewhere too"
+    assert sorted(done.left) == [f"{tree.path}/{name}: {why}" for name in ("mine", "own", "own too")]
+    assert done.below == 0
+
+
+def test_a_file_linked_after_it_was_listed_is_looked_at_again(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree.path / "bait").touch()
+    real = permissions.open_beneath
+
+    def swapped(dir_fd: int, name: bytes, flags: int) -> int:
+        if flags == os.O_PATH:
+            os.unlink(tree.path / "bait")
+            os.link(tree.secret, tree.path / "bait")
+        return real(dir_fd, name, flags)
+
+    monkeypatch.setattr(permissions, "open_beneath", swapped)
+    done = apply(tree.path)
+    assert tree.untouched() and len(done.left) == 1
+
+
+def test_set_id_bits_go_with_the_owner(tree: Tree) -> None:
+    program = tree.path / "program"
+    program.write_bytes(b"#!/bin/sh\n")
+    os.chown(program, 1005, 1005)
+    program.chmod(0o6755)
+    apply(tree.path, Permissions(uid=0, gid=0, apply=True, recursive=True))
+    assert owner(program) == (0, 0) and stat.S_IMODE(program.stat().st_mode) == 0o755
+
+
+def test_devices_keep_their_owner(tree: Tree) -> None:
+    os.mknod(tree.path / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 200))
+    done = apply(tree.path)
+    assert done.left == (f"{tree.path}/disk: a device keeps its owner",) and owner(tree.path / "disk") == (0, 0)
+
+
+def test_mounts_below_are_not_entered(tree: Tree) -> None:
+    (tree.path / "below").mkdir()
+    (tree.path / "file").touch()
+    (tree.path / "later").touch()
+    subprocess.run(["mount", "--bind", str(tree.apart), str(tree.path / "below")], check=True)
+    subprocess.run(["mount", "--bind", str(tree.secret), str(tree.path / "file")], check=True)
+    done = apply(tree.path)
+    assert tree.untouched()
+    assert sorted(done.left) == [
+        f"{tree.path}/{name}: another filesystem is mounted there" for name in ("below", "file")
+    ]
+    assert owner(tree.path / "later") == (1000, 1001)
+
+
+def test_what_cannot_be_changed_is_told(tree: Tree) -> None:
+    (tree.path / "kept").touch()
+    subprocess.run(["chattr", "+i", str(tree.path / "kept")], check=True)
+    try:
+        assert apply(tree.path).left == (f"{tree.path}/kept: Operation not permitted",)
+    finally:
+        subprocess.run(["chattr", "-i", str(tree.path / "kept")], check=True)
+
+
+def test_a_directory_that_cannot_be_given_away_is_refused(tree: Tree) -> None:
+    subprocess.run(["chattr", "+i", str(tree.path)], check=True)
+    try:
+        with pytest.raises(Refusal, match=r"/source: its owner and mode cannot be set \(Operation not permitted\); its"):
+            apply(tree.path)
+    finally:
+        subprocess.run(["chattr", "-i", str(tree.path)], check=True)
+
+
+def test_a_tree_that_a_worker_moves_meanwhile(tree: Tree) -> None:
+    """A worker goes on swapping a directory, a link and a hard link for each other; nothing outside is given away."""
+    code = f"""
+import os
+os.chdir({str(tree.path)!r})
+while True:
+    for make in (lambda: os.mkdir("x"), lambda: os.symlink({str(tree.apart)!r}, "x"),
+                 lambda: os.link({str(tree.secret)!r}, "x"), lambda: open("x", "w").close()):
+        try:
+            make()
+            os.rename("x", "y") if os.path.isdir("x") and not os.path.islink("x") else None
+        except OSError:
+            pass
+        for gone in ("x", "y"):
+            try:
+                os.rmdir(gone)
+            except OSError:
+                try:
+                    os.unlink(gone)
+                except OSError:
+                    pass
+"""
+    for number in range(200):
+        (tree.path / str(number)).mkdir()
+    with subprocess.Popen(["python3", "-c", code]) as worker:
+        try:
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                apply(tree.path, Permissions(uid=1000, gid=1000, mode=0o755, apply=True, recursive=True))
+                apply(tree.path, Permissions(uid=1001, gid=1001, mode=0o750, apply=True, recursive=True))
+        finally:
+            worker.kill()
+    assert tree.untouched()
+
+
+# -- Sources
+
+
+class Host:
+    """A host whose drives name directories of a disk; every declaration is predicted, done, and done again."""
+
+    def __init__(self, places: Places, disk: Path) -> None:
+        self.places = places
+        self.granted = disk / "granted"
+        self.granted.mkdir()
+
+    def declare(self, path: Path, *, scope: str = "local-any", **declared: Any) -> tuple[drives_host.Outcome, Differences]:
+        source = {"node_scope": scope, "path": str(path), "node": "gpu-01" if scope == "" else None}
+        spec = {"sources": [source], "permissions": declared}
+        lists = check_lists([{"name": "vision", "drives": [{"metadata": {"name": "d"}, "spec": spec}]}])
+        runs = []
+        for check_mode in (True, False, False):
+            differences = Differences(check_mode)
+            grant = {"vision": [str(self.granted)]}
+            outcome = drives_host.declare(self.places, "gpu-01", lists, "", differences, grant)
+            runs.append((outcome, differences))
+        (_first, predicted), (outcome, done), (_again, repeated) = runs
+        assert (predicted.diff(), predicted.actions) == (done.diff(), done.actions)
+        assert not repeated.changed and not repeated.actions
+        return outcome, done
+
+    @property
+    def drive(self) -> drive_records.Drive:
+        (drive,) = drive_records.load(self.places, "vision") or []
+        return drive
+
+
+@pytest.fixture
+def host(tmp_path: Path, disk: Path) -> Host:
+    return Host(Places.under(str(tmp_path)), disk)
+
+
+def test_a_source_is_made_as_it_is_declared(host: Host) -> None:
+    path = host.granted / "team" / "scratch"
+    umask = os.umask(0o077)
+    try:
+        _outcome, done = host.declare(path, create=True, owner_uid=1000, owner_gid=1001, dir_mode="2770")
+    finally:
+        os.umask(umask)
+    assert done.actions[-1] == f"make {path}"
+    assert owner(path) == (1000, 1001) and stat.S_IMODE(path.stat().st_mode) == 0o2770
+    assert owner(path.parent) == (0, 0) and stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+
+
+def test_a_source_gets_back_what_is_declared(host: Host) -> None:
+    path = host.granted / "scratch"
+    path.mkdir(mode=0o700)
+    (path / "file").touch()
+    os.link(path / "file", path / "link")
+    outcome, done = host.declare(path, owner_uid=1000, dir_mode="0750", apply=True, recursive=True)
+    assert done.diff()["before"][f"vision/d {path}"] == {"owner_uid": "0", "dir_mode": "0700"}
+    assert done.diff()["after"][f"vision/d {path}"] == {"owner_uid": "1000", "dir_mode": "0750"}
+    (warning,) = outcome.warnings
+    assert warning.startswith(f"drive vision/d: left as it is below {path}: {path}/")
+    os.chown(path, 5, -1)
+    (path / "link").unlink()
+    _outcome, done = host.declare(path, owner_uid=1000, dir_mode="0750", apply=True, recursive=True)
+    assert done.actions == [f"set owner and mode of {path} and of 1 below it"]
+    assert owner(path / "file")[0] == 1000
+
+
+def test_a_worker_s_link_does_not_lead_root(host: Host, disk: Path) -> None:
+    outside = disk / "outside"
+    outside.mkdir()
+    writable = host.granted / "writable"
+    writable.mkdir()
+    (writable / "link").symlink_to(outside)
+    for who in (1000, 0):
+        os.chown(writable, who, -1)
+        with pytest.raises(Refusal, match="HOST_ACCESS_FORBIDDEN|others than root could have put there"):
+            host.declare(writable / "link" / "new", create=True)
+    assert os.listdir(outside) == [] and owner(outside) == (0, 0)
+    with pytest.raises(Refusal) as refused:
+        host.declare(writable / "link", apply=True, owner_uid=1000)
+    assert str(refused.value) == (
+        f'HOST_ACCESS_FORBIDDEN: spec.sources[].path "{writable}/link": this namespace may not use that path on the'
+        f" machines; drive vision/d: it leads to '{outside}': grant it in host_paths of workspace vision, or choose"
+        " another path"
+    )
+
+
+def test_a_link_of_root_s_within_the_grant(host: Host) -> None:
+    (host.granted / "real").mkdir()
+    (host.granted / "link").symlink_to("real")
+    host.declare(host.granted / "link" / "new", create=True, owner_uid=7)
+    assert owner(host.granted / "real" / "new") == (7, 0)
+
+
+def test_preparing_checks_the_grant_again(host: Host) -> None:
+    path = host.granted / "scratch"
+    host.declare(path)
+    assert not path.exists()
+    with permissions.prepared_source(host.places, host.drive, 0) as fd:
+        assert os.path.samestat(os.fstat(fd), path.stat())
+    assert owner(path) == (0, 0) and stat.S_IMODE(path.stat().st_mode) == 0o755
+    record = drive_records.record_path(host.places, "vision")
+    value = records.read(record) or {}
+    records.write(record, {**value, "host_paths": []})
+    assert grants.load(host.places, "vision") == []
+    with pytest.raises(Refusal, match="HOST_ACCESS_FORBIDDEN"), permissions.prepared_source(host.places, host.drive, 0):
+        pass
+
+
+def test_a_missing_source_on_one_host_is_not_made_unasked(host: Host) -> None:
+    host.declare(host.granted / "data", scope="")
+    with pytest.raises(Missing) as refused, permissions.prepared_source(host.places, host.drive, 0):
+        pass
+    assert str(refused.value) == (
+        f"drive vision/d: its source {host.granted}/data is not there; make it, or have it made with"
+        " spec.permissions.create"
+    )
+
+
+def test_a_disk_that_is_not_mounted_is_not_filled_underneath(small_disk: Callable[..., Any], tmp_path: Path) -> None:
+    new = small_disk("ext4")
+    host = Host(Places.under(str(tmp_path)), new.path)
+    host.granted = new.path / "team" / "data"
+    (new.path / "team").mkdir()
+    host.declare(host.granted / "scratch", create=True)
+    new.unmount()
+    with pytest.raises(Missing, match=f"there is no {new.path}/team, which is above what is granted; mount its disk"):
+        host.declare(host.granted / "scratch", create=True)
+    assert os.listdir(new.path) == []
+
+
+# -- Copies
+
+
+def test_a_copy_gets_what_is_declared_when_it_is_leased(disk: Path, tmp_path: Path) -> None:
+    lab = Lab(disk, tmp_path)
+    copy = lab.copy("ml.a", permissions={"owner_uid": 1000, "dir_mode": "0750", "apply": True, "recursive": True})
+    assert owner(copy / "data" / "file") == (0, 0)
+    pin = pins.take(lab.places, lab.location, "ml.a", run="r", read_only=True, deadline=time.time() + 60)
+    try:
+        assert owner(copy) == owner(copy / "data" / "file") == (1000, 0)
+        assert stat.S_IMODE((copy / "data").stat().st_mode) == 0o750
+    finally:
+        pins.release(lab.places, pin.run, pin.number)

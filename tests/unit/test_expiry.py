@@ -1,0 +1,140 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Copies that were not used for as long as their drive says (``idle_ttl_seconds``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stowage_core.copies import Copy, CopyRecord
+from stowage_core.drive_records import Drive, Holdings, merge
+from stowage_core.drives import check_drives
+from stowage_core.eviction_plan import DELETED, EXPIRED, FULL, Plan, Settings, Victim, assess, duration, plan
+from stowage_core.sizes import Space
+
+NOW = 1_000_000.0
+DAY = 86400.0
+
+
+def drive(name: str, ttl: int = int(DAY), evictable: bool = False, scope: str = "placed", **more: Any) -> Drive:
+    source = {"node_scope": scope, "path": "" if scope == "placed" else "/srv"}
+    spec = {"sources": [source], "evictable": evictable, "idle_ttl_seconds": ttl}
+    entries = check_drives([{"metadata": {"name": name}, "spec": spec, **more}])
+    return merge("ml", entries, [], Holdings(), new_identity=lambda: name)[0]
+
+
+def made(
+    *drives: Drive,
+    created: float = 0.0,
+    used: float | None = None,
+    size: int | None = 10,
+    free: int = 500,
+    settings: Settings | None = None,
+    pinned: dict[str, str] | None = None,
+    filling: tuple[str, ...] = (),
+) -> Plan:
+    names = [one.copy_name for one in drives]
+    found = [Copy(one.copy_name, one.identity, created) for one in drives]
+    known = {
+        one.copy_name: CopyRecord("ml", one.name, one.identity, "", size, size, 1, 2, last_used=used) for one in drives
+    }
+    assert len(set(names)) == len(names)
+    states = assess(found, known, drives, pinned or {}, filling)
+    return plan(Space(1000, free, free, 0, 0), states, 0, settings or Settings(), NOW, 0.0)
+
+
+@pytest.mark.parametrize("evictable", [True, False])
+@pytest.mark.parametrize(
+    ("created", "used", "goes"),
+    [
+        (NOW - DAY, None, True),
+        (NOW - DAY + 1, None, False),
+        (0.0, NOW - DAY, True),
+        (0.0, NOW - DAY + 1, False),
+        (NOW - DAY + 1, 0.0, False),  # made after the last use that is recorded
+        (0.0, NOW + 5, False),
+    ],
+)
+def test_age_counts_from_the_last_use_or_from_when_it_was_made(
+    created: float, used: float | None, goes: bool, evictable: bool
+) -> None:
+    result = made(drive("a", evictable=evictable), created=created, used=used)
+    since = max(created, used or 0.0)
+    assert result.victims == ((Victim("ml.a", "a", EXPIRED, 10, 2, False, since),) if goes else ())
+    assert (result.triggers, result.blocked) == (frozenset(), "")
+    if not goes and not evictable:
+        assert result.kept == {"ml.a": "its drive is not a cache"}
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"pinned": {"ml.a": "pin r/1"}}, "held by pin r/1"),
+        ({"filling": ("ml.a",)}, "being filled"),
+        ({"settings": Settings(boot_grace_s=2 * NOW)}, "the host was started only now"),
+        ({"settings": Settings(minimum_age_s=2 * NOW)}, "its drive is not a cache"),
+        ({"settings": Settings(expire=False)}, "its drive is not a cache"),
+    ],
+)
+def test_what_keeps_it(more: dict[str, Any], why: str) -> None:
+    result = made(drive("a"), **more)
+    assert (result.victims, result.kept) == ((), {"ml.a": why})
+
+
+@pytest.mark.parametrize(
+    "other", [drive("a", ttl=0), drive("a", scope="local-any"), replace(drive("a"), identity="another")]
+)
+def test_other_drives_do_not_expire(other: Drive) -> None:
+    assert other.idle_ttl_s == (int(DAY) if other.identity == "another" else 0)
+    states = assess([Copy("ml.a", "a", 0.0)], {}, [other], {})
+    assert plan(Space(1000, 500, 500, 0, 0), states, 0, Settings(), NOW, 0.0).victims == ()
+
+
+def test_a_drive_that_expires_is_no_cache_for_that() -> None:
+    result = made(drive("a", ttl=int(2 * NOW)), free=10)
+    assert result.victims == () and result.kept == {"ml.a": "its drive is not a cache"}
+
+
+def test_it_need_not_be_measured() -> None:
+    assert [victim.name for victim in made(drive("a"), size=None).victims] == ["ml.a"]
+
+
+def test_deleted_then_expired_then_evicted() -> None:
+    result = made(
+        drive("a", ttl=0, evictable=True), drive("b"), drive("c", state="absent"), drive("d", ttl=0), size=60, free=10
+    )
+    assert [(victim.name, victim.reason) for victim in result.victims] == [
+        ("ml.c", DELETED),
+        ("ml.b", EXPIRED),
+        ("ml.a", FULL),
+    ]
+
+
+def test_what_keeps_the_copies_of_deleted_drives_is_told() -> None:
+    result = made(drive("a", state="absent"), drive("b", ttl=0), pinned={"ml.a": "pin r/1"})
+    assert result.waiting == {"ml.a": "held by pin r/1"}
+    assert made(drive("a", state="absent"), created=NOW).waiting == {"ml.a": "it was made only now"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "119 min"),
+        (7200, "2 h"),
+        (2 * DAY - 1, "47 h"),
+        (14 * DAY, "14 d"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_why_it_goes() -> None:
+    assert Victim("a", "a", FULL, 0, 0).why == "evicted: the disk it is on is nearly full"
+    assert Victim("a", "a", EXPIRED, 0, 0).why == "evicted: unused for longer than its drive allows"
