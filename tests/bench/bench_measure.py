@@ -14,11 +14,13 @@ from trees import make_tree
 
 from stowage_core.measure import Scan, Usage
 
+# Of its own memory the kernel's VmHWM: ru_maxrss would count what this process took before it became another program.
 _PEAK = """
 import os, resource, sys
 from stowage_core.measure import Scan
 Scan(workers=int(sys.argv[2])).measure(os.open(sys.argv[1], os.O_RDONLY))
-print(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+own = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM:"))
+print(max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
 """
 
 
