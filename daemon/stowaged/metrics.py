@@ -17,8 +17,9 @@ from .version import VERSION
 
 Section = Mapping[str, Any]
 
-REASONS = ("full", "limit", "deleted")
-"""Why copies are removed: the disk is nearly full, the data location is over its limit, the drive was deleted."""
+REASONS = ("full", "limit", "deleted", "expired")
+"""Why copies are removed: the disk is nearly full, the data location is over its limit, the drive was deleted, nobody
+used it for as long as its drive says."""
 
 
 class _Collected:

@@ -121,6 +121,12 @@ def duration(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
+def has_expired(state: State, settings: Settings, now: float) -> bool:
+    """Return whether nobody used a copy for as long as its drive says, and for no less than what is too fresh."""
+    fresh = state.unused_since > now - settings.minimum_age_s
+    return settings.expire and 0.0 < state.expires <= now and not fresh
+
+
 def kept_by_declaration(drive: Drive | None, reason: str = "") -> str:
     """Return why a copy of *drive*, None for one that is in no list, must stay; empty for a cache or a deleted one.
 
@@ -209,7 +215,7 @@ def plan(
     newest = now - settings.minimum_age_s
     for state in states:
         name, _identity, created, allocated, _inodes, last_used, keep, deleted, forced, expires = state
-        expired = expires and expires <= now and state.unused_since <= newest and settings.expire
+        expired = expires > 0.0 and has_expired(state, settings, now)
         if expired and keep == NOT_A_CACHE:
             keep = ""
         if not keep:
