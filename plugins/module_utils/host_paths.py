@@ -71,7 +71,10 @@ def _walk(path: str, name: str, links: bool, stack: ExitStack) -> Found:
             followed += 1
             if followed > _MOST_LINKS:
                 raise Refusal(name, f"{path} has too many levels of symbolic links", "name the directory itself")
-            target = os.readlink(part, dir_fd=here)
+            try:
+                target = os.readlink(part, dir_fd=here)
+            except OSError as error:
+                raise _replaced(name, shown) from error
             parts.extendleft(reversed(target.split("/")))
             if target.startswith("/"):
                 above, here = [], _opened("/", None, stack)
@@ -79,13 +82,19 @@ def _walk(path: str, name: str, links: bool, stack: ExitStack) -> Found:
         try:
             below = _opened(part, here, stack)
         except OSError as error:
+            shown = printable(os.path.join(os.readlink(f"/proc/self/fd/{here}"), part))
+            if error.errno == errno.ENOENT:
+                raise _replaced(name, shown) from error
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                shown = printable(os.path.join(os.readlink(f"/proc/self/fd/{here}"), part))
                 raise Refusal(name, f"{shown} is not a directory", "name a directory") from error
             raise
         above.append(here)
         here = below
     return Found(here, ())
+
+
+def _replaced(name: str, shown: str) -> Refusal:
+    return Refusal(name, f"{shown} was replaced while it was looked at", "run again")
 
 
 def _opened(part: str, dir_fd: int | None, stack: ExitStack) -> int:

@@ -58,8 +58,8 @@ class Worker:
 class Outcome:
     """What a worker has now."""
 
-    mounts: Sequence[dict[str, Any]] = ()
-    waiting: Sequence[str] = ()
+    mounts: list[dict[str, Any]]
+    waiting: list[str]
 
 
 def shown(use: Use) -> str:
@@ -134,9 +134,7 @@ class Preparation:
                 differences.note(look.starts, "started", "not started")
                 differences.do(f"start {look.starts}", partial(self._start, look.starts))
         waiting = [look.waits for look in looks if look.waits]
-        if waiting:
-            return Outcome((), waiting)
-        return Outcome([self._mounted(use, numbers[use]) for use in uses])
+        return Outcome([] if waiting else [self._mounted(use, numbers[use]) for use in uses], waiting)
 
     def _look(self) -> list[Look]:
         """Look at every drive before any is mounted, and refuse with all that is in the way of any."""

@@ -277,10 +277,10 @@ def _prepare(module: AnsibleModule, places: Places, worker: Worker, differences:
         module.warn(str(problem))
     users = pins.used_by(found)
     return {
-        "mounts": list(outcome.mounts),
+        "mounts": outcome.mounts,
         "docker": mount_renderings.docker(outcome.mounts),
         "kubernetes": mount_renderings.kubernetes(outcome.mounts),
-        "waiting": list(outcome.waiting),
+        "waiting": outcome.waiting,
         "used_by": {ref.name: users.get((workspace, ref.name), []) for ref in refs},
     }
 

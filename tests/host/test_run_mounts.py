@@ -174,7 +174,7 @@ def test_a_shared_filesystem_that_is_mounted_here(lab: RunLab, monkeypatch: pyte
 def test_a_drive_on_another_machine_is_waited_for(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.have(drive("near", lab.sources / "near", scope="local-any"), drive("imagenet", "/mnt/data", node="gpu-02"))
     found = lab.prepare(refs("near", "imagenet"))
-    assert found.mounts == () and found.waiting == ["waiting for imagenet to be mounted from gpu-02 (Pending)"]
+    assert found.mounts == [] and found.waiting == ["waiting for imagenet to be mounted from gpu-02 (Pending)"]
     assert len(lab.pinned()) == 1, "what is there is kept meanwhile"
     there = make(lab.sources / "mounted")
     one = {"workspace": "ml", "drive": "imagenet", "source": 0, "state": "Exported", "path": str(there)}
@@ -193,7 +193,7 @@ def test_a_copy_is_not_handed_out_before_it_is_filled(lab: RunLab) -> None:
     for check_mode in (True, False):
         differences = Differences(check_mode)
         found = lab.prepare(refs("model"), differences=differences)
-        assert found.mounts == () and found.waiting == [f"Waiting for drive model to be filled on {HOST}"]
+        assert found.mounts == [] and found.waiting == [f"Waiting for drive model to be filled on {HOST}"]
         assert differences.actions == ["start stowage-fill@ml.model.service"]
     assert lab.started == ["stowage-fill@ml.model.service"] and lab.pinned() == []
     fd = data_locations.open_verified(lab.location)
@@ -496,7 +496,7 @@ def test_many_at_once_lose_no_copy_in_use_and_leave_no_pin(lab: RunLab) -> None:
         )
         for number in range(8)
     ]
-    removed = 0
+    removed, kept = 0, []
     end = time.monotonic() + 45
     while any(worker.poll() is None for worker in workers) and time.monotonic() < end:
         for number in range(4):
@@ -505,12 +505,15 @@ def test_many_at_once_lose_no_copy_in_use_and_leave_no_pin(lab: RunLab) -> None:
             identity = lab.drives["ml"][f"c{number}"]["identity"]
             if record is None or record.allocated is None:
                 copies.write_record(lab.places, name, copies.CopyRecord("ml", f"c{number}", identity, "", 9, 9, 1, 2))
-        removed += len(lab.evict().removed)
+        result = lab.evict()
+        removed += len(result.removed)
+        kept += result.kept.values()
     outputs = [worker.communicate(timeout=60)[0].split("\n") for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * 8
     lines = [line for output in outputs for line in output if line]
     done = lines.count("done")
     assert done + sum(line.startswith("refused") for line in lines) == 200
-    assert done >= 100 and removed > 0, (done, removed, [line for line in lines if line != "done"][:5])
+    print(f"{done} of 200 rounds, {removed} copies removed")
+    assert done >= 100 and removed > 0, (done, removed, kept)
     assert lab.pinned() == [] and os.listdir(lab.places.pins_dir) == []
     assert lab.trash() == []
