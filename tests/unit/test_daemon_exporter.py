@@ -110,6 +110,7 @@ stowage_copy_last_used_timestamp_seconds{workspace="ml",drive="hf"} 900
 stowage_evictions_total{reason="full"} 3
 stowage_evictions_total{reason="limit"} 0
 stowage_evictions_total{reason="deleted"} 0
+stowage_evictions_total{reason="expired"} 0
 stowage_evicted_bytes_total 7000
 stowage_eviction_blocked 1
 stowage_eviction_planned_copies 1
