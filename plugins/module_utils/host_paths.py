@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Directories that operators name as sources of drives: opened step by step, so that nobody else decides where they lead.
+"""Directories that operators name as sources of drives: opened step by step, so that nobody else says where they lead.
 
 A symbolic link is followed only where root alone could have put it. Otherwise a worker that may write next to its data
 could have any directory of the host mounted for it.
@@ -103,9 +103,7 @@ def _opened(part: str, dir_fd: int | None, stack: ExitStack) -> int:
     return fd
 
 
-def _check_link(
-    path: str, name: str, shown: str, links: bool, link: os.stat_result, directory: os.stat_result
-) -> None:
+def _check_link(path: str, name: str, shown: str, links: bool, link: os.stat_result, directory: os.stat_result) -> None:
     if not links:
         raise Refusal(name, f"{path} leads through the symbolic link {shown}", "name the directory itself")
     if link.st_uid or directory.st_uid or directory.st_mode & 0o022:

@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drives of a worker of a run on this host: making all of them ready, binding them to the worker, letting go of them.
+"""The drives of a run's worker on this host: making all of them ready, binding them to the worker, letting them go.
 
 A worker has all of its drives or none: what one call has mounted is taken back when another drive of it cannot be had,
 and no mount is handed out while one of them is still waited for.
@@ -18,7 +18,6 @@ from typing import Any
 from . import drive_records, drive_refs, pins
 from .differences import Differences
 from .drive_refs import DriveRef
-from .worker_drives import Look, Source
 from .drives import Problems
 from .errors import Refusal, StowageError, one_line, printable
 from .holders import Holder, busy_in, listed
@@ -27,6 +26,7 @@ from .mounts import read as read_mounts
 from .pins import LEASED, READ_ONLY, RESERVED, Pin, Use
 from .places import Places
 from .records import RecordError
+from .worker_drives import Look, Source
 
 _PAUSE_S = 0.5
 
@@ -82,7 +82,9 @@ def _described(use: Use) -> str:
 class Preparation:
     """All drives of one worker."""
 
-    def __init__(self, places: Places, worker: Worker, sources: Sequence[Source], start: Callable[[str], object]) -> None:
+    def __init__(
+        self, places: Places, worker: Worker, sources: Sequence[Source], start: Callable[[str], object]
+    ) -> None:
         self._places = places
         self._worker = worker
         self._sources = sources
@@ -247,7 +249,9 @@ def confirm(places: Places, worker: Worker, cgroup: str, pid: int, differences: 
     """Bind the drives of a worker to its processes: the leases last as long as they do."""
     found = worker.of_it(pins.of_run(places, worker.run))
     if not found:
-        raise Refusal(worker.described, "has no drives on this host", "prepare them first, and again when that was long ago")
+        raise Refusal(
+            worker.described, "has no drives on this host", "prepare them first; what was not confirmed lapses"
+        )
     holder = Holder.of(cgroup, pid, worker.described)
     for pin in found:
         if pin.state != LEASED or pin.holder != holder:

@@ -43,7 +43,12 @@ class RunLab(Lab):
         return Preparation.of(self.places, HOST, "ml", Worker.of(run, worker), read, self.started.append)
 
     def prepare(
-        self, refs: Any, worker: str = "w0", run: str = "r1", seconds: float = 60, differences: Differences | None = None
+        self,
+        refs: Any,
+        worker: str = "w0",
+        run: str = "r1",
+        seconds: float = 60,
+        differences: Differences | None = None,
     ) -> Outcome:
         found = Differences() if differences is None else differences
         return self.preparation(refs, worker, run).run(time.time() + seconds, found)

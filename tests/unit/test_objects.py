@@ -74,7 +74,9 @@ def test_a_bare_host(host: Host) -> None:
         "former_data_locations": [],
         "drives": {},
         "copies": {},
+        "fills": {},
         "leases": [],
+        "eviction": None,
         "daemon": {"installed": False, "last_cycle_age_s": None},
     }
     assert problems == []
@@ -195,10 +197,9 @@ def test_leases_and_the_daemon(host: Host) -> None:
     (host.root / "stowaged.service").touch()
     report, problems = host.read()
     one, two = report["leases"]
-    assert one == {
-        **{"run": "r1", "number": 1, "worker": "w0", **use._asdict(), "copy": "ml.a"},
-        **{"state": "reserved", "deadline": 1e12, "created": 5.0, "path": live.path(host.places), "ended": ""},
-    }
+    duration = {"state": "reserved", "deadline": 1e12, "created": 5.0, "ended": ""}
+    where = {"path": live.path(host.places), "copy": "ml.a"}
+    assert one == {"run": "r1", "number": 1, "worker": "w0", **use._asdict(), **duration, **where}
     assert (two["copy"], two["ended"]) == ("", "the host was restarted since it was taken")
     assert [drive["used_by"] for drive in report["drives"]["ml"]] == [["r1/w0"], []]
     assert len(problems) == 1 and problems[0].startswith("pin r2/1: its record cannot be used")
