@@ -62,6 +62,7 @@ class Objects:
             "copies": copies,
             "fills": self._fills(),
             "leases": [self._lease(pin) for pin in leases],
+            "eviction": self._eviction(),
             "daemon": self._daemon(),
         }
 
@@ -213,6 +214,12 @@ class Objects:
         fields = ("run", "number", "worker", "workspace", "drive", "source", "source_path", "copy", "sub_path", "mode")
         report = {field: getattr(pin, field) for field in (*fields, "target", "state", "deadline", "created")}
         return {**report, "path": pin.path(self._places), "ended": pins.stale(pin)}
+
+    def _eviction(self) -> Report | None:
+        """Return what the daemon last planned to remove, and what keeps the copies of deleted drives; None: unknown."""
+        section = self._record(os.path.join(self._places.state_dir, "evictions.json"))
+        fields = ("mode", "plan", "plan_made", "blocked", "why", "waiting", "removed", "removed_bytes")
+        return {field: section.get(field) for field in fields} if section else None
 
     def _daemon(self) -> Report:
         """Return whether the daemon is installed, and how long ago it ended a cycle since the host was started."""
