@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the application starts: the daemon, the exporter or the command, by the name that it was called by."""
+"""Where the application starts: the daemon, a look at use, the exporter or the command."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
         from . import exporter
 
         return exporter.main(arguments[1:] if program == "exporter" else arguments, places)
+    if program == "use":
+        from . import use_service
+
+        return use_service.main()
     from . import command
 
     return command.main(arguments, places)

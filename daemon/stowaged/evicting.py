@@ -21,10 +21,11 @@ from stowage_core.errors import StowageError, one_line
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
 
-from . import tables
+from . import tables, use_service
 from .children import Children, Ending, Message, Send
 from .declared import DATA_LOCATION, Declared
 from .figures import Figures, eviction_key
+from .filling import Fillings
 from .sections import Sections
 from .settings import Settings
 from .writer import Writer
@@ -43,7 +44,7 @@ RATE = 10_000.0
 
 def without_marks(limits: eviction_plan.Settings) -> eviction_plan.Settings:
     """Return limits under which, without a limit of bytes, all that is left to go are copies of deleted drives."""
-    return replace(limits, start_free=0.0, stop_free=0.0)
+    return replace(limits, start_free=0.0, stop_free=0.0, expire=False)
 
 
 def with_last_use(places: Places, figures: Mapping[str, CopyRecord]) -> tuple[dict[str, CopyRecord], dict[str, str]]:
@@ -73,6 +74,7 @@ class Evicting:
         children: Children,
         sections: Sections,
         figures: Figures,
+        fillings: Fillings,
         writer: Writer,
         say: Callable[[str], None],
         soon: Callable[[], None],
@@ -82,14 +84,16 @@ class Evicting:
         self._children = children
         self._sections = sections
         self._figures = figures
+        self._fillings = fillings
         self._writer = writer
         self._say = say
         self._soon = soon
         self._mode = mode
+        self._in_use = use_service.asking(places.use_socket)
         self._recovered: str | None = None
         self._under_way = False
         self._making_room = ""
-        """The key of the child that makes room, while it does."""
+        """The key of the child that removes what ``evict: on`` lets go, while it does."""
         self._wait_until = 0.0
         self._hurried = float("-inf")
         self._swept = float("-inf")
@@ -97,7 +101,10 @@ class Evicting:
         removed, removed_bytes = before.get("removed"), before.get("removed_bytes")
         self._removed: dict[str, int] = removed if isinstance(removed, dict) else {}
         self._removed_bytes = removed_bytes if isinstance(removed_bytes, int) else 0
+        self._declared = Declared()
+        self._waiting: dict[str, str] = {}
         self._plan: list[dict[str, Any]] = []
+        self._plan_made: float | None = None
         self._planned: tuple[str, ...] = ()
         self._blocked = ""
         self._kept: dict[str, str] = {}
@@ -126,6 +133,8 @@ class Evicting:
     def decide(self, declared: Declared, configuration: Settings, answer: Message | None) -> None:
         """Start what is due, given what the data location just answered."""
         location = declared.data_location
+        if declared is not self._declared:
+            self._declared, self._wait_until = declared, 0.0  # what was in the way may not be any more
         if location is None or answer is None or not answer["available"]:
             # Another filesystem, or none, is in its place: there is nothing that could be removed, or be planned.
             self._settle()
@@ -150,7 +159,8 @@ class Evicting:
 
     def _remove_deleted(self, location: DataLocation, limits: eviction_plan.Settings, send: Send) -> None:
         try:
-            eviction.evict(self._places, replace(location, max_bytes=0), limits, rate=RATE, report=send)
+            former = replace(location, max_bytes=0)
+            eviction.evict(self._places, former, limits, rate=RATE, report=send, in_use=self._in_use)
         except NotThere as error:
             send({"step": "left", "copy": "any", "why": str(error)})
 
@@ -170,12 +180,15 @@ class Evicting:
         gone = {(drive.copy_name, drive.identity) for drive in declared.drives if drive.absent}
         deleted = any((copy.name, copy.identity) in gone for copy in self._figures.copies())
         self._under_way = self._under_way and configuration.evict == "on"
-        pressed = configuration.evict != "off" and self._is_pressed(location, filesystem)
-        if not pressed:
-            self._settle()
-        if not (deleted or pressed) or time.monotonic() < self._wait_until:
-            return
         limits = configuration.limits
+        pressed = configuration.evict != "off" and self._is_pressed(location, filesystem)
+        expired = configuration.evict != "off" and self._has_expired(declared, limits)
+        if not pressed:
+            self._settle(expired)
+        if not deleted:
+            self._waiting = {}
+        if not (deleted or pressed or expired) or time.monotonic() < self._wait_until:
+            return
         if configuration.evict == "on" and pressed:
             if self._under_way:
                 limits = replace(limits, start_free=limits.stop_free)
@@ -185,6 +198,8 @@ class Evicting:
                     self._figures.hurry()
             else:
                 self._start(location, limits, True)
+        elif configuration.evict == "on" and expired:
+            self._start(replace(location, max_bytes=0), replace(without_marks(limits), expire=True), False)
         elif deleted:
             self._start(replace(location, max_bytes=0), without_marks(limits), False)
         else:
@@ -194,21 +209,34 @@ class Evicting:
         space = Space.from_json(filesystem)
         limits = eviction_plan.Settings()
         mark = limits.stop_free if self._under_way else limits.start_free
-        over = location.max_bytes and self._figures.allocated() > location.max_bytes
-        return bool(over) or space.free_fraction < mark or space.files_free_fraction < mark
+        coming = self._fillings.reserved_bytes(location)
+        over = location.max_bytes and self._figures.allocated() + coming > location.max_bytes
+        free = eviction_plan.free_fraction(space, coming)
+        return bool(over) or free < mark or space.files_free_fraction < mark
 
-    def _settle(self) -> None:
-        """Room need not be made, or cannot."""
+    def _has_expired(self, declared: Declared, limits: eviction_plan.Settings) -> bool:
+        """Return whether a copy was not used for as long as its drive says."""
+        drives = {(drive.copy_name, drive.identity): drive for drive in declared.drives if drive.idle_ttl_s}
+        found = [copy for copy in self._figures.copies() if drives and (copy.name, copy.identity) in drives]
+        states = eviction_plan.assess(found, self._figures.copy_records() if found else {}, drives.values(), {})
+        return any(eviction_plan.has_expired(state, limits, time.time()) for state in states)
+
+    def _settle(self, planned: bool = False) -> None:
+        """Room need not be made, or cannot.
+
+        :param planned: whether copies may be planned to go for another reason
+        """
         self._under_way = False
-        self._plan = []
-        self._planned = ()
+        if not planned:
+            self._plan, self._plan_made = [], None
+            self._planned = ()
         self._note_blocked("", "")
 
     # -- Children
 
     def _recover(self, location: DataLocation) -> None:
         def body(send: Send) -> None:
-            eviction.recover(self._places, location, empty=True, rate=RATE, report=send)
+            eviction.recover(self._places, location, empty=True, rate=RATE, report=send, in_use=self._in_use)
 
         def end(ending: Ending) -> None:
             if ending.error:
@@ -226,12 +254,20 @@ class Evicting:
         def body(send: Send) -> None:
             figures, unknown = with_last_use(self._places, known)
             result = eviction.evict(
-                self._places, location, limits, figures=figures, kept=unknown, rate=RATE, report=send
+                self._places,
+                location,
+                limits,
+                figures=figures,
+                kept=unknown,
+                rate=RATE,
+                report=send,
+                in_use=self._in_use,
             )
-            send({"result": {"blocked": result.blocked, "kept": len(result.kept), "removed": len(result.removed)}})
+            found = {"blocked": result.blocked, "kept": len(result.kept), "removed": len(result.removed)}
+            send({"result": {**found, "waiting": result.waiting}})
 
         def end(ending: Ending) -> None:
-            stopped = by_pressure and not self._making_room
+            stopped = (by_pressure or limits.expire) and not self._making_room
             self._making_room = ""
             if ending.error:
                 self._say(f"eviction: {ending.error}")
@@ -240,7 +276,9 @@ class Evicting:
 
         key = eviction_key(location)
         if by_pressure:
-            self._under_way, self._making_room = True, key
+            self._under_way = True
+        if by_pressure or limits.expire:
+            self._making_room = key
         self._children.start(key, body, lambda message: self._take(message, location.path, by_pressure), end, SILENCE_S)
 
     def _start_plan(self, location: DataLocation, limits: eviction_plan.Settings) -> None:
@@ -253,7 +291,7 @@ class Evicting:
             send({"plan": victims, "blocked": plan.blocked})
 
         def take(message: Message) -> None:
-            self._plan = message["plan"]
+            self._plan, self._plan_made = message["plan"], time.time()
             self._note_plan(location.path)
             self._note_blocked(message["blocked"], location.path)
 
@@ -270,9 +308,10 @@ class Evicting:
         if step == "planned":
             known = self._figures.copy_records()
             self._plan = [
-                {"copy": name, "reason": "", "allocated": (known[name].allocated or 0) if name in known else 0}
-                for name in message["victims"]
+                {"copy": name, "reason": reason, "allocated": (known[name].allocated or 0) if name in known else 0}
+                for name, reason in zip(message["victims"], message["reasons"])
             ]
+            self._plan_made = time.time()
         elif step == "emptied":
             self._count(message)
             self._figures.removed(message["copy"])
@@ -293,14 +332,17 @@ class Evicting:
         self._kept.pop(message["copy"], None)
         self._removed[reason] = self._removed.get(reason, 0) + 1
         self._removed_bytes += message.get("allocated") or 0
-        self._say(f"copy {message['copy']}: removed: {eviction_plan.REASONS[reason]}")
+        self._say(f"copy {message['copy']}: removed: {message.get('why', eviction_plan.REASONS[reason])}")
 
     def _finish(self, result: Mapping[str, Any], path: str, by_pressure: bool) -> None:
-        self._plan = []
+        self._plan, self._plan_made = [], None
+        self._waiting = result["waiting"]
         if by_pressure:
             self._note_blocked(result["blocked"], path)
-        if result["blocked"] or result["kept"]:
-            self._wait_until = time.monotonic() + (RETRY_S if by_pressure else RETRY_DELETED_S)
+        if result["blocked"] or result["kept"] or not result["removed"]:
+            # What is deleted by force is let go by its workers' leases meanwhile, and what is too fresh grows older.
+            soon = by_pressure or not result["kept"] or any(drive.force for drive in self._declared.drives)
+            self._wait_until = time.monotonic() + (RETRY_S if soon else RETRY_DELETED_S)
 
     # -- What is said about it
 
@@ -337,5 +379,7 @@ class Evicting:
                 "blocked": bool(self._blocked),
                 "why": self._blocked,
                 "plan": self._plan,
+                "plan_made": self._plan_made,
+                "waiting": self._waiting,
             },
         )

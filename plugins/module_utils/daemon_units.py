@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import zipfile
 from collections.abc import Mapping
 
@@ -16,14 +17,24 @@ PROGRAM = "/usr/local/bin/stowage"
 LIBRARY = "/usr/local/lib/stowage"
 UNITS = "/etc/systemd/system"
 TMPFILES = "/etc/tmpfiles.d/stowage.conf"
+SYSUSERS = "/etc/sysusers.d/stowage.conf"
+USE_USER = "stowage-use"
+"""As whom the looks at use run: a user to whom nothing on any disk belongs."""
 
 DAEMON = "stowaged.service"
 EXPORTER = "stowage-exporter.service"
 LEASES_PATH = "stowage-leases.path"
 LEASES = "stowage-leases.service"
-NAMES = (DAEMON, EXPORTER, LEASES_PATH, LEASES)
+USE_SOCKET = "stowage-use.socket"
+USE = "stowage-use@.service"
+FILL = "stowage-fill@.service"
+NAMES = (DAEMON, EXPORTER, LEASES_PATH, LEASES, USE_SOCKET, USE, FILL)
+LOADED = (DAEMON, EXPORTER, LEASES_PATH, LEASES, USE_SOCKET)
+"""Those that the service manager can be asked about: a template is no unit itself."""
 SERVICES = (DAEMON, EXPORTER)
 """Those that always run."""
+WAITING = (LEASES_PATH, USE_SOCKET)
+"""Those that start others when there is something to do."""
 
 _STAMP = "STOWAGE_INSTALLED"
 _SECTION = "[Service]\n"
@@ -63,6 +74,20 @@ def tmpfiles(places: Places) -> str:
     """Return what makes the directories again at every boot. No RuntimeDirectory=: pins must outlive the daemon."""
     lines = [HEADER, *(f"d {path} {mode:04o} root root -" for path, mode in directories(places).items())]
     return "\n".join(lines) + "\n"
+
+
+def sysusers() -> str:
+    """Return what makes the user as whom the looks at use run."""
+    return f'{HEADER}\nu {USE_USER} - "Stowage: looks whether copies are in use"\n'
+
+
+def has_user() -> bool:
+    """Return whether that user is there."""
+    try:
+        pwd.getpwnam(USE_USER)
+    except KeyError:
+        return False
+    return True
 
 
 def is_program(path: str) -> bool:

@@ -19,17 +19,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from . import copies, drive_records, events, eviction_stop, pins, trash
+from . import copies, drive_records, events, eviction_stop, fills, pins, trash, use
 from .copies import CopyRecord
 from .data_locations import CONDEMNED, PENDING, DataLocation
 from .errors import StowageError, printable
-from .eviction_plan import DELETED, Plan, Settings, Victim, assess, plan
+from .eviction_plan import ASKED_FOR, Plan, Settings, Victim, assess, plan
 from .eviction_round import Held, Report, Result, Step, Work, nothing
 from .locks import try_lock
 from .places import Places
 from .sizes import Space, decimal
 from .syscalls import syncfs
 from .trash import Parts, opened_parts
+from .use import InUse
 from .use_child import answer_of
 
 BATCH = 64
@@ -87,21 +88,28 @@ def _plan(
     pinned = {pin.copy: pin.described for pin in pins.all_pins(places)}
     names = {copy.name for copy in present}
     filling = {
-        drive.copy_name for drive in drives if drive.copy_name in names and copies.waits_for_fill(parts.root, drive)
+        drive.copy_name for drive in drives if drive.copy_name in names and fills.is_kept(places, parts.root, drive)
     }
+    coming = fills.under_way(places, location)
+    for copy in present:
+        if copy.name in coming:  # it grows while the last measurement of it stays as it is
+            known[copy.name] = CopyRecord("", "", copy.identity, "", allocated=coming[copy.name].written_bytes)
     states = assess(present, known, drives, pinned, filling, unknown)
     space = Space.of(parts.root)
-    made = plan(space, states, location.max_bytes, settings, time.time(), booted(), under_way)
+    reserved = sum(record.reserved_bytes for record in coming.values())
+    made = plan(space, states, location.max_bytes, settings, time.time(), booted(), under_way, reserved)
     stopped = eviction_stop.in_force(places, location, space) if made.triggers else ""
     if stopped:
-        deleted = tuple(victim for victim in made.victims if victim.reason == DELETED)
-        made = replace(made, victims=deleted, blocked=stopped)
+        asked_for = tuple(victim for victim in made.victims if victim.reason in ASKED_FOR)
+        made = replace(made, victims=asked_for, blocked=stopped)
     return made
 
 
-def look(places: Places, location: DataLocation, victims: Sequence[Victim]) -> dict[str, str]:
+def look(
+    places: Places, location: DataLocation, victims: Sequence[Victim], in_use: InUse = use.in_use
+) -> dict[str, str]:
     """Return, by name, why those of *victims* that are in use now would stay; nothing is moved."""
-    work = Work(places, location)
+    work = Work(places, location, in_use=in_use)
     for start in range(0, len(victims), BATCH):
         with opened_parts(location) as parts, ExitStack() as stack:
             work.unused(parts, work.lock(parts, victims[start : start + BATCH], stack))
@@ -118,6 +126,7 @@ def evict(
     rate: float | None = None,
     report: Report = nothing,
     step: Step = nothing,
+    in_use: InUse = use.in_use,
 ) -> Result:
     """Remove what has to go, in rounds, until the mark is met or nothing more can go.
 
@@ -126,22 +135,26 @@ def evict(
     :param figures: what is known of copies, by name; the records when left out
     :param kept: copies that must stay, and why
     :param rate: files deleted per second at most
+    :param in_use: who looks whether copies are in use
     :raises StowageError: when the data location is not there, or what protects copies cannot be read
     """
-    recover(places, location, empty=True, rate=rate, report=report, step=step)
-    work = Work(places, location, rate, report, step)
+    recover(places, location, empty=True, rate=rate, report=report, step=step, in_use=in_use)
+    work = Work(places, location, rate, report, step, in_use)
     result = work.result
     under_way: frozenset[str] = frozenset()
     while True:
         with opened_parts(location) as parts:
             now = _plan(places, location, settings, parts, figures, {**(kept or {}), **result.kept}, under_way)
             under_way |= now.triggers
+            result.waiting = dict(now.waiting)
             if not now.victims:
                 result.blocked = now.blocked
                 return result
-            work.say("planned", "", victims=[victim.name for victim in now.victims], blocked=now.blocked)
+            names, reasons = [victim.name for victim in now.victims], [victim.reason for victim in now.victims]
+            work.say("planned", "", victims=names, reasons=reasons, blocked=now.blocked)
             stopped = _round(work, parts, now)
-            if stopped:
+            # A fill that is under way takes what becomes free: that says nothing about what was removed.
+            if stopped and not fills.under_way(places, location):
                 result.blocked = f"{stopped}; {eviction_stop.UNTIL}"
                 eviction_stop.keep(places, location, result.blocked, Space.of(parts.root))
                 return result
@@ -149,9 +162,9 @@ def evict(
 
 def _round(work: Work, parts: Parts, now: Plan) -> str:
     """Take as many of the plan's copies as one round does through all steps; return why none should follow, or ""."""
-    # How much the copies of deleted drives free may not be known: nothing is evicted before they are gone.
-    deleted = [victim for victim in now.victims if victim.reason == DELETED]
-    chosen = (deleted or list(now.victims))[:BATCH]
+    # How much those free that go anyway may not be known: nothing is evicted to make room before they are gone.
+    asked_for = [victim for victim in now.victims if victim.reason in ASKED_FOR]
+    chosen = (asked_for or list(now.victims))[:BATCH]
     _sync(work, parts)  # what is not written yet has no blocks to become free
     before = Space.of(parts.root)
     with ExitStack() as stack:
@@ -159,7 +172,8 @@ def _round(work: Work, parts: Parts, now: Plan) -> str:
         condemned = work.prove_and_condemn(parts, work.aside(parts, held))
     for one in condemned:
         victim = one.victim
-        work.remove(parts, one.entry, victim.name, reason=victim.reason, allocated=victim.allocated)
+        figures = {"reason": victim.reason, "allocated": victim.allocated, "why": victim.why}
+        work.remove(parts, one.entry, victim.name, **figures)
         work.result.removed.append({"copy": victim.name, "reason": victim.reason, "allocated": victim.allocated})
     return _not_freed(work, parts, before, condemned, now) if condemned else ""
 
@@ -213,12 +227,13 @@ def recover(
     rate: float | None = None,
     report: Report = nothing,
     step: Step = nothing,
+    in_use: InUse = use.in_use,
 ) -> Result:
     """Put back what an earlier run left aside, and empty what it had condemned.
 
     :param empty: whether anything may be removed now; otherwise what is condemned waits
     """
-    work = Work(places, location, rate, report, step)
+    work = Work(places, location, rate, report, step, in_use)
     with opened_parts(location) as parts:
         for entry in copies.names_in(parts.root, PENDING):
             with _taken(work, parts, location, entry) as one:

@@ -16,18 +16,20 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import copies, drive_records, emptying, events, pins, trash, use, write_leases
+from . import copies, drive_records, emptying, events, fill_marks, pins, trash, use, write_leases
 from . import mounts as mount_table
 from .data_locations import DataLocation
 from .drives import split_copy_name
 from .errors import StowageError
-from .eviction_plan import DELETED, REASONS, Victim, kept_by_declaration
+from .eviction_plan import DELETED, EXPIRED, REASONS, UNFILLED, Victim, kept_by_declaration
 from .locks import try_lock
 from .places import Places
 from .syscalls import rename_noreplace
 from .trash import Parts
+from .use import InUse
 
 _ALIVE_S = 1.0
+_EVENTS = {DELETED: "Deleted", UNFILLED: "Cleared"}
 
 STEPS = (
     "planned",
@@ -71,6 +73,8 @@ class Result:
     """Why copies that were to go have stayed, by name."""
     blocked: str = ""
     """Why the mark was not reached; empty when it was."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Why copies of deleted drives are still there, by name."""
 
 
 @dataclass
@@ -98,12 +102,14 @@ class Work:
         rate: float | None = None,
         report: Report = nothing,
         step: Step = nothing,
+        in_use: InUse = use.in_use,
     ) -> None:
         self._places = places
         self._location = location
         self._rate = rate
         self._report = report
         self._step = step
+        self._in_use = in_use
         self.result = Result()
 
     def say(self, step: str, copy: str, **more: Any) -> None:
@@ -179,7 +185,7 @@ class Work:
             victims = [use.Victim.of(one.victim.name, one.fd, parts.drives, mounts) for one in held]
         except (StowageError, OSError) as error:
             return {one.victim.name: [f"could not be determined: {error}"] for one in held}
-        return use.in_use(victims, alive=self.alive)
+        return self._in_use(victims, alive=self.alive)
 
     # -- Judging
 
@@ -223,7 +229,8 @@ class Work:
                     continue
                 condemned.append(one)
                 self.say("condemned", one.victim.name)
-                self.record(parts, one.entry, one.victim.name, one.victim.reason, allocated=one.victim.allocated)
+                victim = one.victim
+                self.record(parts, one.entry, victim.name, victim.reason, victim.why, allocated=victim.allocated)
         return condemned
 
     def _doubt(self, one: Held, evidence: Sequence[str]) -> str:
@@ -234,7 +241,14 @@ class Work:
         if why:
             return f"in use: {why}"
         self.say("write leases", one.victim.name)
-        return self._declaration(one.victim)
+        return self._finished(one) if one.victim.reason == UNFILLED else self._declaration(one.victim)
+
+    def _finished(self, one: Held) -> str:
+        """Return why a copy is not just what a fill has left: its drive may be none whose copies go."""
+        mark = copies.own_mark(one.fd, one.victim.name, self._location)
+        if mark is not None and fill_marks.has_begun(one.fd, mark):
+            return ""
+        return "what it holds was not left by a fill that did not finish"
 
     def _declaration(self, victim: Victim) -> str:
         """Return why the drive as it is declared now keeps a copy that was to go; empty when nothing does."""
@@ -244,12 +258,22 @@ class Work:
         except StowageError as error:
             return f"could not be determined: {error}"
         drive = next((one for one in drives if (one.copy_name, one.identity) == (victim.name, victim.identity)), None)
-        why = kept_by_declaration(drive)
+        why = kept_by_declaration(drive, victim.reason)
         if why or drive is None:
             return why
+        if victim.reason == EXPIRED:
+            return self._used_meanwhile(victim)
         if (victim.reason == DELETED and not drive.absent) or (victim.forced and not drive.force):
             return "its drive was declared otherwise meanwhile"
         return ""
+
+    def _used_meanwhile(self, victim: Victim) -> str:
+        try:
+            record = copies.load_record(self._places, victim.name)
+        except StowageError as error:
+            return f"could not be determined: {error}"
+        used = record is not None and record.last_used is not None and record.last_used > victim.unused_since
+        return "it was used meanwhile" if used else ""
 
     def _stay(self, parts: Parts, one: Held, why: str) -> None:
         name = one.victim.name
@@ -261,8 +285,8 @@ class Work:
             self.result.kept[name] = why
             self.say("kept aside", name, why=why)
 
-    def record(self, parts: Parts, entry: bytes, name: str, reason: str, **figures: int) -> None:
-        """Say that the copy is gone. A disk that is full where records are kept does not keep it from going."""
+    def record(self, parts: Parts, entry: bytes, name: str, reason: str, why: str = "", **figures: int) -> None:
+        """Say that the copy is gone, and why. A disk that is full where records are kept does not keep it from going."""
         try:
             os.stat(os.fsencode(name), dir_fd=parts.drives, follow_symlinks=False)
         except FileNotFoundError:  # else a copy was made since, and the record is that one's
@@ -271,8 +295,8 @@ class Work:
         recorded = events.record(
             self._places,
             object=copies.described(name),
-            reason="Deleted" if reason == DELETED else "Evicted",
-            message=f"Copy removed from {self._location.host}: {REASONS[reason]}",
+            reason=_EVENTS.get(reason, "Evicted"),
+            message=f"Copy removed from {self._location.host}: {why or REASONS[reason]}",
             cause=reason,
             entry=os.fsdecode(entry),
             **figures,

@@ -93,5 +93,9 @@ class Places:
         return os.path.join(self.run, "state")
 
     @property
+    def use_socket(self) -> str:
+        return os.path.join(self.run, "use")
+
+    @property
     def host_lock(self) -> str:
         return os.path.join(self.run, "host.lock")

@@ -14,8 +14,9 @@ import errno
 import glob
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from . import mounts as mount_table
 from .errors import StowageError, printable
@@ -72,27 +73,42 @@ def _located(fd: int, mounts: Sequence[Mount]) -> tuple[Mount, str]:
     return mount, path
 
 
-def in_use(
-    victims: Sequence[Victim], deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing
-) -> dict[str, list[str]]:
-    """Return for each victim, by name, the evidence that it is in use, each as one line; an empty list is no use.
+Evidence = dict[str, list[str]]
+"""For each copy, by name, the evidence that it is in use, each as one line; an empty list is no use."""
 
-    When the look at the host fails, or makes no progress for *deadline_s* seconds, every victim is in use.
-    """
+
+class InUse(Protocol):
+    """Whoever looks. When the look fails, or makes no progress for *deadline_s* seconds, every victim is in use."""
+
+    def __call__(
+        self, victims: Sequence[Victim], deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing
+    ) -> Evidence: ...
+
+
+def in_use(victims: Sequence[Victim], deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing) -> Evidence:
+    """Look at this host, in a child of this process."""
+    owner, own = os.getpid(), [victim.fd for victim in victims]
+    return found_or_unknown(victims, lambda: answer_of(lambda: look(victims, owner, own), deadline_s, alive))
+
+
+def found_or_unknown(victims: Sequence[Victim], ask: Callable[[], Evidence]) -> Evidence:
+    """Return what *ask* finds; without an answer every victim is in use."""
     if not victims:
         return {}
-    owner = os.getpid()
     try:
-        found: dict[str, list[str]] = answer_of(lambda: _look(victims, owner), deadline_s, alive)
+        return ask()
     except NoAnswerError as error:
         return {victim.name: [f"could not be determined: {error}"] for victim in victims}
-    return found
 
 
-def _look(victims: Sequence[Victim], owner: int) -> dict[str, list[str]]:
+def look(victims: Sequence[Victim], owner: int, own: Collection[int]) -> Evidence:
+    """Look at this host; the calling process must have one thread.
+
+    :param own: descriptors of process *owner* that are no use: those of the victims with which it asks
+    """
     held = Held()
     namespaces = Namespaces(held.unknown.append)
-    tasks = Tasks(namespaces, held, {victim.device for victim in victims}, owner, [victim.fd for victim in victims])
+    tasks = Tasks(namespaces, held, {victim.device for victim in victims}, owner, own)
     tasks.look()
     namespaces.finish()
     for status, what in namespaces.layers:

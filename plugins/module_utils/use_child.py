@@ -69,22 +69,39 @@ def answer_of(body: Callable[[], Any], deadline_s: float, alive: Callable[[], No
         os.close(reader)
         # The kernel's word that somebody wants a file on which a lease is held.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
-        _Progress.writer = writer
-        _write(writer, _said_by(body))
+        tell_answer(writer, body)
 
     pid = fork(child)
     os.close(writer)
     try:
-        data = _read_line(reader, deadline_s, alive)
+        return answer_from(reader, deadline_s, alive)
     finally:
         os.close(reader)
         _end(pid)
+
+
+def tell_answer(fd: int, body: Callable[[], Any]) -> None:
+    """Write to *fd* what *body* returns, or why it failed, and meanwhile that it makes progress."""
+    _Progress.writer = fd
+    try:
+        said = _said_by(body)
+    finally:
+        _Progress.writer = -1
+    _write(fd, said)
+
+
+def answer_from(fd: int, deadline_s: float, alive: Callable[[], None] = nothing, remedy: str = "") -> Any:
+    """Return what another process tells by ``tell_answer``; see ``answer_of``.
+
+    :param remedy: what to do when that process dies or is silent, behind a semicolon
+    """
+    data = _read_line(fd, deadline_s, alive)
     if data is None:
-        raise NoAnswerError(f"no answer within {deadline_s:g} s")
+        raise NoAnswerError(f"no answer within {deadline_s:g} s{remedy}")
     try:
         said = json.loads(data)
     except ValueError:
-        raise NoAnswerError("the process that looked died") from None
+        raise NoAnswerError(f"the process that looked died{remedy}") from None
     if "failed" in said:
         raise NoAnswerError(said["failed"])
     return said["answer"]

@@ -32,6 +32,8 @@ from .use_child import Identity, Resolver, progress
 from .use_mounts import Namespaces
 
 _GONE = (errno.ENOENT, errno.ESRCH)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.ENOKEY, errno.EKEYEXPIRED)
+"""What a filesystem that another machine or a process serves may say to whoever is not its user."""
 _PASSES = 200
 _PAUSES_S = (0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.4)
 _PATIENCE_S = 10.0
@@ -271,7 +273,9 @@ class Tasks:
         elsewhere = False
         table = self._namespaces.tables.get(namespace) if namespace is not None else None
         if table is not None and table.mounts and text.startswith("/"):
-            elsewhere = is_shared(mount_table.of_path(text, table.mounts).fstype)
+            mount = mount_table.of_path(text, table.mounts)
+            served = is_shared(mount.fstype) or mount.fstype.startswith("fuse")
+            elsewhere = served and mount.device not in self._devices
         self._ask(path, pid, what, text, None, elsewhere)
 
     def _ask(self, path: str, pid: int, what: str, text: str, inode: int | None, elsewhere: bool) -> None:
@@ -284,11 +288,13 @@ class Tasks:
                         f"{_described(pid)} {what} {where}: what is mounted below it cannot be seen", {pid}
                     )
             elif number:
-                self._unanswered(number, pid, what, text)
+                # What is on a served filesystem by its path, and is refused, is not on the disk that refuses nothing.
+                if not (elsewhere and number in _REFUSED):
+                    self._unanswered(number, pid, what, text)
             elif inode is not None:
                 self._held.inodes[inode] = f"{_described(pid)} {what} {printable(text)}, which does not answer"
             elif not elsewhere:
-                # What is on a network filesystem by its path, and hangs, is not on the disk that does answer.
+                # Likewise what hangs is not on the disk that does answer.
                 self._held.unknown.append(f"{_described(pid)} {what} {printable(text)}, which does not answer")
 
         self._resolver.ask(path, then)

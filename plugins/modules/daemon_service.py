@@ -14,6 +14,7 @@ author: Stowage contributors (@stowage)
 description:
   - Writes the units and the settings of daemon and exporter, and has both enabled and running. The application itself
     must have been put at C(/usr/local/bin/stowage) before.
+  - Makes the system user C(stowage-use), as whom C(stowage-use@.service) looks whether copies are in use.
   - What has to be restarted or reloaded is found out from the host, not from what this run has written. So a run that
     failed half way is made good by the next one.
   - A service is restarted when its process was not started with this unit and application, and when it does not run.
@@ -29,8 +30,8 @@ options:
     required: true
   units:
     description:
-      - The text of the units by name, C(stowaged.service), C(stowage-exporter.service), C(stowage-leases.path) and
-        C(stowage-leases.service).
+      - The text of the units by name, C(stowaged.service), C(stowage-exporter.service), C(stowage-leases.path),
+        C(stowage-leases.service), C(stowage-use.socket), C(stowage-use@.service) and C(stowage-fill@.service).
       - Each begins with the line C(# Written by Stowage. Local changes are lost.). A unit on the host without this line
         is somebody else's, and is refused.
     type: dict
@@ -77,6 +78,12 @@ options:
         description: Whether this host measures locations on filesystems that several hosts share.
         type: bool
         default: false
+      fill_engine:
+        description:
+          - What runs the containers that fill copies. V(auto) is the first of V(podman) and V(docker) that the host has.
+        type: str
+        choices: [auto, podman, docker]
+        default: auto
 extends_documentation_fragment:
   - stowage.host.attributes
 attributes:
@@ -140,6 +147,7 @@ ARGUMENT_SPEC = {
             "minimum_age_s": {"type": "float", "default": 600},
             "boot_grace_s": {"type": "float", "default": 600},
             "measure_shared": {"type": "bool", "default": False},
+            "fill_engine": {"type": "str", "choices": ["auto", "podman", "docker"], "default": "auto"},
         },
     },
 }
@@ -219,14 +227,16 @@ class Service:
         check_program(self._module)
         wanted = {path: text.encode() for path, text in units.items()}
         wanted[daemon_units.TMPFILES] = daemon_units.tmpfiles(self._places).encode()
+        wanted[daemon_units.SYSUSERS] = daemon_units.sysusers().encode()
         differing = {path: data for path, data in wanted.items() if self._note(path, data, own_files.read_ours(path))}
         data = records.dumps(settings)
         # In Stowage's own directory, so ours by its place.
         if self._note(self._places.daemon_json, data, own_files.read(self._places.daemon_json)):
             differing[self._places.daemon_json] = data
         directories = wrong_directories(differences, self._places)
-        now = systemctl.show(daemon_units.NAMES, _PROPERTIES)
-        stale = [name for name in daemon_units.NAMES if now[name]["NeedDaemonReload"] == "yes"]
+        user = differences.note(f"user {daemon_units.USE_USER}", True, daemon_units.has_user())
+        now = systemctl.show(daemon_units.LOADED, _PROPERTIES)
+        stale = [name for name in daemon_units.LOADED if now[name]["NeedDaemonReload"] == "yes"]
         differences.note("units that systemd has to read again", [], stale)
         disabled = [
             name
@@ -234,13 +244,15 @@ class Service:
             if differences.note(f"at every boot {name}", "enabled", now[name]["UnitFileState"])
         ]
         restart = [name for name in daemon_units.SERVICES if self._runs_another(name, now[name])]
-        start = differences.note(daemon_units.LEASES_PATH, "active", now[daemon_units.LEASES_PATH]["ActiveState"])
+        start = [name for name in daemon_units.WAITING if differences.note(name, "active", now[name]["ActiveState"])]
         reload = daemon_units.DAEMON not in restart and self._runs_with_other_settings(settings)
 
         for path, content in differing.items():
             differences.do(f"write {path}", partial(records.write_bytes, path, content))
         if directories:
             differences.do(f"make {', '.join(directories)}", self._make_directories)
+        if user:
+            differences.do(f"make user {daemon_units.USE_USER}", self._make_user)
         if stale or any(path in units for path in differing):
             differences.do("systemctl daemon-reload", systemctl.daemon_reload)
         for name in disabled:
@@ -249,10 +261,8 @@ class Service:
             differences.do(f"restart {name}", partial(self._restart, name, now[name]["ActiveState"]))
         if reload:
             differences.do(f"reload {daemon_units.DAEMON}", partial(systemctl.tell, "reload", daemon_units.DAEMON))
-        if start:
-            differences.do(
-                f"start {daemon_units.LEASES_PATH}", partial(systemctl.tell, "start", daemon_units.LEASES_PATH)
-            )
+        for name in start:
+            differences.do(f"start {name}", partial(systemctl.tell, "start", name))
         if not self._module.check_mode:
             self._verify(settings, self._started if reload else 0.0)
 
@@ -284,6 +294,13 @@ class Service:
         for path in wrong_directories(Differences(), self._places):
             raise Refusal(path, f"cannot be made the directory it must be ({' '.join(err.split())})", "move it away")
 
+    def _make_user(self) -> None:
+        program = self._module.get_bin_path("systemd-sysusers", required=True)
+        _code, _out, err = self._module.run_command([program, daemon_units.SYSUSERS])
+        if not daemon_units.has_user():
+            problem = " ".join(err.split()) or "it does not say why"
+            raise Refusal(f"user {daemon_units.USE_USER}", f"systemd-sysusers does not make it: {problem}", "make it")
+
     def _restart(self, name: str, state: str) -> None:
         if state == "failed":
             self._systemctl.tell("reset-failed", name)  # else it may have been started too often to be started again
@@ -309,7 +326,7 @@ class Service:
 
         :param since: when it was told to; it has looked at all that is declared when a cycle has ended after that
         """
-        for name, unit in self._systemctl.show(daemon_units.SERVICES, ("ActiveState",)).items():
+        for name, unit in self._systemctl.show(daemon_units.SERVICES + daemon_units.WAITING, ("ActiveState",)).items():
             if unit["ActiveState"] not in _RUNS:
                 words = self._last_words(name, self._started) or f"it is {unit['ActiveState']}"
                 raise Refusal(name, f"does not run: {words}", f"see journalctl -u {name}")

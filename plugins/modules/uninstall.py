@@ -12,8 +12,8 @@ short_description: Take Stowage off a host and leave its data
 version_added: "0.1.0"
 author: Stowage contributors (@stowage)
 description:
-  - Stops daemon and exporter, and removes their units, their settings and the application, the drop-ins that tie
-    services to their mounts, and the environment file of the layout.
+  - Stops daemon and exporter, and removes their units, their settings, the user C(stowage-use) and the application, the
+    drop-ins that tie services to their mounts, and the environment file of the layout.
   - What is removed is found on the host. The inventory need not name it any more.
   - Removes only what Stowage has written, known by the header in it. A file of somebody else stays, with a warning.
   - Leaves all data, that is the directories of the layout, data locations, copies, leases that are held, and the
@@ -78,13 +78,13 @@ from ansible_collections.stowage.host.plugins.module_utils.systemd_units import 
 
 ARGUMENT_SPEC = {"environment_files": {"type": "list", "elements": "str", "default": []}}
 
-_STOPPED = (daemon_units.EXPORTER, daemon_units.LEASES_PATH, daemon_units.DAEMON)
+_STOPPED = (daemon_units.EXPORTER, daemon_units.LEASES_PATH, daemon_units.DAEMON, daemon_units.USE_SOCKET)
 
 
 def candidates(places: Places, environment_files: list[str]) -> Iterator[str]:
     """Return the files that may be Stowage's, each once."""
     paths = [daemon_units.unit_path(name) for name in daemon_units.NAMES]
-    paths += [daemon_units.TMPFILES, *mount_dependencies.find_drop_ins(), places.environment]
+    paths += [daemon_units.TMPFILES, daemon_units.SYSUSERS, *mount_dependencies.find_drop_ins(), places.environment]
     paths += layout_record.load(places.layout_json)["environment_files"]
     paths += [check_path(path, "environment_files") for path in environment_files]
     yield from dict.fromkeys(paths)
@@ -117,6 +117,9 @@ def remove(module: AnsibleModule, differences: Differences, places: Places) -> N
     own_units = [name for name in _STOPPED if daemon_units.unit_path(name) in files]
     now = systemctl.show(own_units, ("ActiveState", "UnitFileState"))
     running = [name for name in own_units if differences.note(f"state of {name}", "inactive", now[name]["ActiveState"])]
+    if daemon_units.unit_path(daemon_units.FILL) in files:
+        fills = systemctl.running(daemon_units.FILL)
+        running += [name for name in fills if differences.note(f"state of {name}", "inactive", "active")]
     enabled = [name for name in own_units if now[name]["UnitFileState"] == "enabled"]
     for name in enabled:
         differences.note(f"at every boot {name}", "disabled", "enabled")
@@ -134,16 +137,28 @@ def remove(module: AnsibleModule, differences: Differences, places: Places) -> N
     if library:
         differences.note(daemon_units.LIBRARY, None, "present")
 
+    user = daemon_units.SYSUSERS in files and daemon_units.has_user()
+    if user:
+        differences.note(f"user {daemon_units.USE_USER}", False, True)
+
     for name in running:
         differences.do(f"stop {name}", partial(systemctl.tell, "stop", name))
     for name in enabled:
         differences.do(f"disable {name}", partial(systemctl.tell, "disable", name))
+    if user:  # before its file, by which it is known to be Stowage's
+        differences.do(f"remove user {daemon_units.USE_USER}", partial(remove_user, module))
     for path in [*files, *more]:
         differences.do(f"remove {path}", partial(remove_file, path))
     if library:
         differences.do(f"remove {daemon_units.LIBRARY}", partial(shutil.rmtree, daemon_units.LIBRARY))
     if any(path.startswith(daemon_units.UNITS) for path in files):
         differences.do("systemctl daemon-reload", systemctl.daemon_reload)
+
+
+def remove_user(module: AnsibleModule) -> None:
+    code, _out, err = module.run_command([module.get_bin_path("userdel", required=True), daemon_units.USE_USER])
+    if code != 0:
+        raise Refusal(f"user {daemon_units.USE_USER}", f"userdel: {' '.join(err.split())}", "remove it")
 
 
 def remove_file(path: str) -> None:

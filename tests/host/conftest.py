@@ -193,6 +193,22 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return application(tmp_path_factory.mktemp("application"))
 
 
+@pytest.fixture(params=["in a child", "by the service"])
+def in_use(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """The look as a module has it, and as the daemon has it: over a connection, by somebody who can change nothing."""
+    from use_lab import Service
+
+    from stowage_core import use
+    from stowaged import use_service
+
+    if request.param == "in a child":
+        yield use.in_use
+        return
+    service = Service.of(request.getfixturevalue("program"), tmp_path / "use")
+    yield use_service.asking(str(service.path))
+    service.close()
+
+
 @pytest.fixture
 def start(program: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """A factory of daemons; with a lab, of its data location."""

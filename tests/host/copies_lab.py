@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stowage_core import copies, eviction, mounts, owner, records
+from stowage_core import copies, eviction, mounts, owner, records, use
 from stowage_core.copies import CopyRecord
 from stowage_core.data_locations import CONDEMNED, DRIVES, KIND, LOCKS, PENDING, DataLocation
 from stowage_core.drives import check_drives
 from stowage_core.eviction_plan import Settings
 from stowage_core.places import Places
+from stowage_core.use import InUse
 
 HOST = "gpu-01"
 NOW = Settings(minimum_age_s=0, boot_grace_s=0)
@@ -80,6 +81,7 @@ class Lab:
             os.close(fd)
         self.location = DataLocation(str(self.path), 0, HOST, filesystem, identity)
         self.drives: dict[str, dict[str, dict[str, Any]]] = {}
+        self.in_use: InUse = use.in_use
 
     def limited(self, max_bytes: int) -> DataLocation:
         return replace(self.location, max_bytes=max_bytes)
@@ -92,7 +94,7 @@ class Lab:
         spec = {
             "sources": [{"node_scope": "placed", "path": changes.pop("path", "")}],
             "evictable": changes.pop("evictable", True),
-            **{key: changes.pop(key) for key in ("fill", "permissions") if key in changes},
+            **{key: changes.pop(key) for key in ("fill", "permissions", "size_hint_bytes") if key in changes},
         }
         (entry,) = check_drives([{"metadata": {"name": drive}, "spec": spec}])
         known[drive] = {
@@ -136,4 +138,4 @@ class Lab:
         return sorted(f"{part}/{name}" for part in ("pending", "condemned") for name in os.listdir(trash / part))
 
     def evict(self, max_bytes: int = EVERYTHING, settings: Settings = NOW, **more: Any) -> eviction.Result:
-        return eviction.evict(self.places, self.limited(max_bytes), settings, **more)
+        return eviction.evict(self.places, self.limited(max_bytes), settings, **{"in_use": self.in_use, **more})

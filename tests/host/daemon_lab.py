@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from use_lab import Service, with_capabilities_of
+
 from stowage_core.places import Places
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -59,6 +61,7 @@ class Daemon:
         self._socket.bind(str(home / "notify"))
         self._socket.setblocking(False)
         self.messages: list[str] = []
+        self.service = Service.of(program, Path(self.places.use_socket))
 
     def configure(self, **settings: Any) -> None:
         self.configure_text(json.dumps({**QUICK, **settings}))
@@ -72,7 +75,10 @@ class Daemon:
         environment = {**os.environ, "NOTIFY_SOCKET": str(self.home / "notify"), **environment}
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", str(self.program), "--prefix", str(self.home), "daemon"],
+                [
+                    *with_capabilities_of("stowaged.service"),
+                    *(sys.executable, "-I", str(self.program), "--prefix", str(self.home), "daemon"),
+                ],
                 env=environment,
                 stdout=log,
                 stderr=log,
@@ -103,6 +109,7 @@ class Daemon:
         if self.process is not None:
             self.stop(signal.SIGKILL)
         self._socket.close()
+        self.service.close()
 
     def state(self, section: str) -> dict[str, Any]:
         try:

@@ -22,6 +22,7 @@ from copies_lab import EVERYTHING, HOST, NOW, PRELUDE, Lab, process
 from stowage_core import copies, data_locations, errors, events, eviction, eviction_stop, pins, use, use_exports
 from stowage_core.eviction_plan import Settings
 from stowage_core.sizes import Space
+from stowage_core.use import InUse
 
 
 @pytest.fixture
@@ -40,6 +41,13 @@ def pair(lab: Lab) -> Lab:
     lab.copy("ml.held", last_used=None)
     lab.copy("ml.other", last_used=1.0)
     return lab
+
+
+@pytest.fixture
+def both(pair: Lab, in_use: InUse) -> Lab:
+    """The same, looked at in both ways."""
+    pair.in_use = in_use
+    return pair
 
 
 def assert_held_stays(lab: Lab, why: str, alone: bool = True, **more: Any) -> None:
@@ -68,17 +76,17 @@ def take_pin(lab: Lab, **more: Any) -> pins.Pin:
 # -- What keeps a copy
 
 
-def test_without_use_everything_goes(pair: Lab) -> None:
-    result = pair.evict()
-    assert pair.names() == [] and pair.trash() == []
+def test_without_use_everything_goes(both: Lab) -> None:
+    result = both.evict()
+    assert both.names() == [] and both.trash() == []
     assert [one["copy"] for one in result.removed] == ["ml.held", "ml.other"]
     assert result.blocked == ""
-    texts = [(event["object"], event["message"]) for event in events.read(pair.places)]
+    texts = [(event["object"], event["message"]) for event in events.read(both.places)]
     assert texts == [
         (f"drive/ml/{name}", f"Copy removed from {HOST}: evicted: the machine's data location is over its limit")
         for name in ("held", "other")
     ]
-    assert not os.listdir(pair.places.copies_dir)
+    assert not os.listdir(both.places.copies_dir)
 
 
 def test_a_pin_keeps(pair: Lab) -> None:
@@ -88,13 +96,13 @@ def test_a_pin_keeps(pair: Lab) -> None:
     assert "leased" in result.blocked
 
 
-def test_a_pin_without_its_record_keeps(pair: Lab) -> None:
-    pin = take_pin(pair)
-    os.unlink(pin.record_path(pair.places))
+def test_a_pin_without_its_record_keeps(both: Lab) -> None:
+    pin = take_pin(both)
+    os.unlink(pin.record_path(both.places))
     try:
-        assert_held_stays(pair, f"mounted at {pin.path(pair.places)}")
+        assert_held_stays(both, f"mounted at {pin.path(both.places)}")
     finally:
-        assert pins.release(pair.places, pin.run, pin.number)
+        assert pins.release(both.places, pin.run, pin.number)
 
 
 def test_a_pin_of_a_folder_inside_keeps(pair: Lab) -> None:
@@ -131,12 +139,12 @@ ready()
 """
 
 
-def test_bound_into_another_mount_namespace(pair: Lab) -> None:
-    with process(BIND_ELSEWHERE, str(pair.at("ml.held") / "data")):
-        assert_held_stays(pair, "mounted at /media/here in the mount namespace of process")
+def test_bound_into_another_mount_namespace(both: Lab) -> None:
+    with process(BIND_ELSEWHERE, str(both.at("ml.held") / "data")):
+        assert_held_stays(both, "mounted at /media/here in the mount namespace of process")
 
 
-def test_bound_in_a_namespace_pinned_by_a_mount(pair: Lab, tmp_path: Path) -> None:
+def test_bound_in_a_namespace_pinned_by_a_mount(both: Lab, tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "--make-private", "none", private], check=True)
@@ -144,39 +152,39 @@ def test_bound_in_a_namespace_pinned_by_a_mount(pair: Lab, tmp_path: Path) -> No
     try:
         # Linux 6.18 takes some namespaces made on another processor for older ones, and refuses to pin them.
         for _attempt in range(50):
-            with process(BIND_ELSEWHERE, str(pair.at("ml.held"))) as holder:
+            with process(BIND_ELSEWHERE, str(both.at("ml.held"))) as holder:
                 done = subprocess.run(["mount", "--bind", f"/proc/{holder.pid}/ns/mnt", private / "ns"], check=False)
             if done.returncode == 0:
                 break
         assert done.returncode == 0
         try:
-            assert_held_stays(pair, f"mounted at /media/here in the mount namespace of {private}/ns in")
+            assert_held_stays(both, f"mounted at /media/here in the mount namespace of {private}/ns in")
         finally:
             subprocess.run(["umount", private / "ns"], check=True)
     finally:
         subprocess.run(["umount", private], check=True)
 
 
-def test_bound_in_a_namespace_held_by_a_descriptor(pair: Lab) -> None:
-    with process(BIND_ELSEWHERE, str(pair.at("ml.held"))) as holder:
+def test_bound_in_a_namespace_held_by_a_descriptor(both: Lab) -> None:
+    with process(BIND_ELSEWHERE, str(both.at("ml.held"))) as holder:
         namespace = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY)
     try:
-        assert_held_stays(pair, "mounted at /media/here in the mount namespace of process")
+        assert_held_stays(both, "mounted at /media/here in the mount namespace of process")
     finally:
         os.close(namespace)
 
 
-def test_the_directory_of_all_copies_bound_elsewhere(pair: Lab) -> None:
-    with process(BIND_ELSEWHERE, str(pair.path / "drives")):
-        result = pair.evict()
-    assert pair.names() == ["ml.held", "ml.other"]
+def test_the_directory_of_all_copies_bound_elsewhere(both: Lab) -> None:
+    with process(BIND_ELSEWHERE, str(both.path / "drives")):
+        result = both.evict()
+    assert both.names() == ["ml.held", "ml.other"]
     assert "mounted at /media/here" in result.kept["ml.held"]
 
 
-def test_something_mounted_inside_it_in_another_namespace(pair: Lab) -> None:
+def test_something_mounted_inside_it_in_another_namespace(both: Lab) -> None:
     code = 'own_namespace()\nmount("none", copy + "/data", "tmpfs", 0)\nready()'
-    with process(code, str(pair.at("ml.held"))):
-        assert_held_stays(pair, "tmpfs is mounted inside it")
+    with process(code, str(both.at("ml.held"))):
+        assert_held_stays(both, "tmpfs is mounted inside it")
 
 
 HOLDS = {
@@ -262,11 +270,11 @@ ready()
 
 
 @pytest.mark.parametrize("name", HOLDS)
-def test_what_a_process_holds_keeps(pair: Lab, name: str) -> None:
+def test_what_a_process_holds_keeps(both: Lab, name: str) -> None:
     code, why = HOLDS[name]
-    with process(code, str(pair.at("ml.held"))):
+    with process(code, str(both.at("ml.held"))):
         # What is mounted below a mount that is attached nowhere cannot be seen.
-        assert_held_stays(pair, why, alone=name != "detached mount")
+        assert_held_stays(both, why, alone=name != "detached mount")
 
 
 def assert_all_stay(lab: Lab, held: str, other: str) -> None:
@@ -279,26 +287,26 @@ DETACHED = "could not be determined: process"
 """What is mounted below a mount that is attached nowhere cannot be seen: it may be any copy."""
 
 
-def test_a_detached_mount(pair: Lab) -> None:
+def test_a_detached_mount(both: Lab) -> None:
     code = "fd = check(libc.syscall(428, -100, copy.encode(), 1 | 0o2000000)); ready()"  # open_tree, OPEN_TREE_CLONE
-    with process(code, str(pair.at("ml.held") / "data")):
-        assert_all_stay(pair, "attached nowhere", DETACHED)
+    with process(code, str(both.at("ml.held") / "data")):
+        assert_all_stay(both, "attached nowhere", DETACHED)
 
 
-def test_a_working_directory_in_a_lazily_unmounted_mount(pair: Lab, tmp_path: Path) -> None:
+def test_a_working_directory_in_a_lazily_unmounted_mount(both: Lab, tmp_path: Path) -> None:
     point = tmp_path / "point"
     point.mkdir()
-    subprocess.run(["mount", "--bind", pair.at("ml.held"), point], check=True)
+    subprocess.run(["mount", "--bind", both.at("ml.held"), point], check=True)
     with process("os.chdir(copy); ready()", str(point)):
         subprocess.run(["umount", "--lazy", point], check=True)
-        assert_all_stay(pair, "has as its working directory", DETACHED)
+        assert_all_stay(both, "has as its working directory", DETACHED)
 
 
-def test_a_file_behind_a_loop_device(pair: Lab) -> None:
-    file = pair.at("ml.held") / "data" / "file"
+def test_a_file_behind_a_loop_device(both: Lab) -> None:
+    file = both.at("ml.held") / "data" / "file"
     done = subprocess.run(["losetup", "--find", "--show", file], check=True, capture_output=True, text=True)
     try:
-        assert_held_stays(pair, "loop device")
+        assert_held_stays(both, "loop device")
     finally:
         subprocess.run(["losetup", "--detach", done.stdout.strip()], check=True)
 
@@ -323,40 +331,40 @@ OVERLAYS = {
 
 
 @pytest.mark.parametrize("layers", OVERLAYS)
-def test_a_layer_of_an_overlay_in_another_namespace(pair: Lab, layers: str) -> None:
-    pair.at("ml.other").joinpath("data").rename(pair.at("ml.other") / "elsewhere")
-    with process(OVERLAY, str(pair.at("ml.held")), OVERLAYS[layers]):
-        assert_held_stays(pair, "overlay")
+def test_a_layer_of_an_overlay_in_another_namespace(both: Lab, layers: str) -> None:
+    both.at("ml.other").joinpath("data").rename(both.at("ml.other") / "elsewhere")
+    with process(OVERLAY, str(both.at("ml.held")), OVERLAYS[layers]):
+        assert_held_stays(both, "overlay")
 
 
-def test_a_layer_of_an_overlay_by_another_name(pair: Lab, tmp_path: Path) -> None:
+def test_a_layer_of_an_overlay_by_another_name(both: Lab, tmp_path: Path) -> None:
     """Nothing in the options names the copy: only the identity of what they lead to tells."""
     names = [tmp_path / name for name in ("alias", "upper", "work", "at")]
     for name in names:
         name.mkdir()
     alias, upper, work, at = names
-    subprocess.run(["mount", "--bind", pair.at("ml.held"), alias], check=True)
+    subprocess.run(["mount", "--bind", both.at("ml.held"), alias], check=True)
     options = f"lowerdir={alias},upperdir={upper},workdir={work}"
     subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, at], check=True)
     try:
         subprocess.run(["umount", alias], check=True)
         # The path is there and leads to an empty directory now, while the layer is the copy still.
-        result = pair.evict()
-        assert pair.names() == ["ml.held", "ml.other"] and "could not be determined" in result.kept["ml.held"]
+        result = both.evict()
+        assert both.names() == ["ml.held", "ml.other"] and "could not be determined" in result.kept["ml.held"]
         alias.rmdir()
-        alias.symlink_to(pair.at("ml.held"))
-        assert_held_stays(pair, "a layer of the overlay")
+        alias.symlink_to(both.at("ml.held"))
+        assert_held_stays(both, "a layer of the overlay")
     finally:
         subprocess.run(["umount", at], check=True)
 
 
-def test_an_overlay_elsewhere_keeps_nothing(pair: Lab, tmp_path: Path) -> None:
+def test_an_overlay_elsewhere_keeps_nothing(both: Lab, tmp_path: Path) -> None:
     for name in ("low:er", "upper", "work", "at"):
         (tmp_path / name).mkdir()
     options = f"lowerdir={tmp_path}/low\\:er,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
     subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, tmp_path / "at"], check=True)
     try:
-        assert pair.evict().kept == {} and pair.names() == []
+        assert both.evict().kept == {} and both.names() == []
     finally:
         subprocess.run(["umount", tmp_path / "at"], check=True)
 
@@ -380,9 +388,7 @@ def test_an_export_table_that_cannot_be_read(pair: Lab, tmp_path: Path, monkeypa
 
 def test_a_look_that_is_late(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(use, "exported", lambda: time.sleep(60))
-    look = use.in_use
-    monkeypatch.setattr(use, "in_use", lambda victims, alive: look(victims, 0.2, alive))
-    result = pair.evict()
+    result = pair.evict(in_use=lambda victims, alive: use.in_use(victims, 0.2, alive))
     assert (
         len(pair.names()) == 2 and result.kept["ml.held"] == "in use: could not be determined: no answer within 0.2 s"
     )
@@ -899,18 +905,16 @@ def test_it_goes_on_when_more_is_free(linked: Lab, disk: Path, monkeypatch: pyte
 # -- Only looking
 
 
-def test_a_look_holds_each_lock_and_says_what_would_stay(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = use.in_use
+def test_a_look_holds_each_lock_and_says_what_would_stay(pair: Lab) -> None:
     locked = []
 
     def watched(victims: Any, **more: Any) -> dict[str, list[str]]:
         locked.append([not is_free(pair, victim.name) for victim in victims])
-        return look(victims, **more)
+        return use.in_use(victims, **more)
 
-    monkeypatch.setattr(use, "in_use", watched)
     victims = eviction.current_plan(pair.places, pair.limited(EVERYTHING), NOW).victims
     with process("os.chdir(copy); ready()", str(pair.at("ml.held"))):
-        kept = eviction.look(pair.places, pair.location, victims)
+        kept = eviction.look(pair.places, pair.location, victims, watched)
     assert list(kept) == ["ml.held"] and "working directory" in kept["ml.held"]
     assert locked == [[True, True]] and is_free(pair, "ml.held") and is_free(pair, "ml.other")
     assert pair.names() == ["ml.held", "ml.other"]

@@ -15,7 +15,7 @@ import pytest
 from copies_lab import process
 
 from stowage_core import mounts, use, use_child, write_leases
-from stowage_core.use import Victim
+from stowage_core.use import InUse, Victim
 
 
 @pytest.fixture
@@ -39,41 +39,43 @@ def victims(drives: Path) -> Iterator[list[Victim]]:
         yield [Victim.of(name, opened(drives / name), parent, mounts.read()) for name in ("ml.a", "ml.b")]
 
 
-def test_this_host_can_be_looked_at_as_a_whole(victims: list[Victim]) -> None:
+def test_this_host_can_be_looked_at_as_a_whole(in_use: InUse, victims: list[Victim]) -> None:
     """Where one process may not be looked at, nothing is ever proven unused: run these tests in a PID namespace."""
-    assert use.in_use(victims) == {"ml.a": [], "ml.b": []}
+    assert in_use(victims) == {"ml.a": [], "ml.b": []}
 
 
-def test_one_look_for_all_tells_them_apart(drives: Path, victims: list[Victim]) -> None:
+def test_one_look_for_all_tells_them_apart(in_use: InUse, drives: Path, victims: list[Victim]) -> None:
     with process("os.chdir(copy); ready()", str(drives / "ml.b" / "data")) as holder:
-        (text,) = use.in_use(victims)["ml.b"]
+        (text,) = in_use(victims)["ml.b"]
         assert text.startswith(f"process {holder.pid} (python") and str(drives / "ml.b" / "data") in text
-        assert use.in_use(victims)["ml.a"] == []
+        assert in_use(victims)["ml.a"] == []
 
 
-def test_a_name_of_any_bytes_stays_one_line(drives: Path, victims: list[Victim]) -> None:
+def test_a_name_of_any_bytes_stays_one_line(in_use: InUse, drives: Path, victims: list[Victim]) -> None:
     name = os.fsencode(drives) + b"/ml.a/\xff\n\x1b"
     os.mkdir(name)
     with process("os.chdir(os.fsencode(copy)); ready()", os.fsdecode(name)):
-        (text,) = use.in_use(victims)["ml.a"]
+        (text,) = in_use(victims)["ml.a"]
     assert text.isprintable() and text.endswith("\\xff\\n\\x1b")
 
 
-def test_open_files_elsewhere_on_the_disk_are_no_use(disk: Path, victims: list[Victim]) -> None:
+def test_open_files_elsewhere_on_the_disk_are_no_use(in_use: InUse, disk: Path, victims: list[Victim]) -> None:
     (disk / "other").mkdir()
     with process("os.chdir(copy); file = open('x', 'w'); ready()", str(disk / "other")):
-        assert use.in_use(victims) == {"ml.a": [], "ml.b": []}
+        assert in_use(victims) == {"ml.a": [], "ml.b": []}
 
 
-def test_a_bind_mount_of_the_whole_disk_is_no_use(disk: Path, victims: list[Victim], tmp_path: Path) -> None:
+def test_a_bind_mount_of_the_whole_disk_is_no_use(
+    in_use: InUse, disk: Path, victims: list[Victim], tmp_path: Path
+) -> None:
     subprocess.run(["mount", "--bind", disk, tmp_path], check=True)
     try:
-        assert use.in_use(victims) == {"ml.a": [], "ml.b": []}
+        assert in_use(victims) == {"ml.a": [], "ml.b": []}
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_another_subvolume_with_the_same_inode_numbers(small_disk: object, tmp_path: Path) -> None:
+def test_another_subvolume_with_the_same_inode_numbers(in_use: InUse, small_disk: object, tmp_path: Path) -> None:
     assert callable(small_disk)
     disk = small_disk("btrfs")
     drives = disk.path / "drives"
@@ -87,22 +89,22 @@ def test_another_subvolume_with_the_same_inode_numbers(small_disk: object, tmp_p
     try:
         victim = Victim.of("ml.a", fds[1], fds[0], mounts.read())
         with process("file = open(copy); ready()", str(disk.path / "other" / "sub" / "file")):
-            assert use.in_use([victim])["ml.a"] == []
+            assert in_use([victim])["ml.a"] == []
         for code in ("file = open(copy); ready()", "os.chdir(os.path.dirname(copy)); ready()"):
             with process(code, str(drives / "ml.a" / "sub" / "file")):
-                assert len(use.in_use([victim])["ml.a"]) == 1
+                assert len(in_use([victim])["ml.a"]) == 1
         with process(
             "import mmap; f = open(copy, 'r+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 0); ready()",
             str(drives / "ml.a" / "sub" / "file"),
         ):
-            assert use.in_use([victim])["ml.a"]
+            assert in_use([victim])["ml.a"]
             assert "write lease" in write_leases.open_file(fds[1])
     finally:
         for fd in fds:
             os.close(fd)
 
 
-def test_a_disk_mounted_by_a_subvolume(small_disk: object, tmp_path: Path) -> None:
+def test_a_disk_mounted_by_a_subvolume(in_use: InUse, small_disk: object, tmp_path: Path) -> None:
     assert callable(small_disk)
     disk = small_disk("btrfs")
     subprocess.run(["btrfs", "-q", "subvolume", "create", disk.path / "top"], check=True)
@@ -114,11 +116,11 @@ def test_a_disk_mounted_by_a_subvolume(small_disk: object, tmp_path: Path) -> No
         victim = Victim.of("ml.a", fds[1], fds[0], mounts.read())
         assert victim.place == "/top/drives/ml.a"
         with process("os.chdir(copy); ready()", str(disk.path / "top" / "drives" / "ml.a")):
-            assert use.in_use([victim])["ml.a"]
+            assert in_use([victim])["ml.a"]
         (tmp_path / "bound").mkdir()
         subprocess.run(["mount", "--bind", disk.path / "top" / "drives" / "ml.a", tmp_path / "bound"], check=True)
         try:
-            assert f"mounted at {tmp_path}/bound" in use.in_use([victim])["ml.a"][0]
+            assert f"mounted at {tmp_path}/bound" in in_use([victim])["ml.a"][0]
         finally:
             subprocess.run(["umount", tmp_path / "bound"], check=True)
     finally:
@@ -127,11 +129,11 @@ def test_a_disk_mounted_by_a_subvolume(small_disk: object, tmp_path: Path) -> No
         subprocess.run(["umount", tmp_path / "at"], check=True)
 
 
-def test_own_descriptors_are_no_use_but_those_of_others_are(drives: Path, victims: list[Victim]) -> None:
-    assert use.in_use(victims)["ml.a"] == []
+def test_own_descriptors_are_no_use_but_those_of_others_are(in_use: InUse, drives: Path, victims: list[Victim]) -> None:
+    assert in_use(victims)["ml.a"] == []
     fd = os.open(drives / "ml.a", os.O_RDONLY)
     try:
-        assert use.in_use(victims)["ml.a"], "not one of those that were named"
+        assert in_use(victims)["ml.a"], "not one of those that were named"
     finally:
         os.close(fd)
 
@@ -220,10 +222,10 @@ def test_a_lease_of_somebody_else_is_not_waited_for(drives: Path, victims: list[
         assert "another lease is held" in write_leases.open_file(victims[0].fd, 5)
 
 
-def test_a_file_opened_through_a_link_outside(disk: Path, drives: Path, victims: list[Victim]) -> None:
+def test_a_file_opened_through_a_link_outside(in_use: InUse, disk: Path, drives: Path, victims: list[Victim]) -> None:
     os.link(drives / "ml.a" / "data" / "file", disk / "link")
     with process("file = open(copy); ready()", str(disk / "link")):
-        assert use.in_use(victims)["ml.a"] and write_leases.open_file(victims[0].fd)
+        assert in_use(victims)["ml.a"] and write_leases.open_file(victims[0].fd)
 
 
 OVERLAY = """
@@ -330,23 +332,25 @@ ready()
 
 
 @pytest.mark.parametrize("name", HOLDS)
-def test_what_neither_a_table_nor_a_descriptor_shows(drives: Path, victims: list[Victim], name: str) -> None:
+def test_what_neither_a_table_nor_a_descriptor_shows(
+    in_use: InUse, drives: Path, victims: list[Victim], name: str
+) -> None:
     code, why, blocks_others = HOLDS[name]
     with process(code, str(drives / "ml.a")) as holder:
-        found = use.in_use(victims)
+        found = in_use(victims)
         assert why in found["ml.a"][0], found
         assert str(holder.pid) in found["ml.a"][0]
         assert bool(found["ml.b"]) is blocks_others, found
-    assert use.in_use(victims) == {"ml.a": [], "ml.b": []}
+    assert in_use(victims) == {"ml.a": [], "ml.b": []}
 
 
-def test_an_overlay_without_proof_blocks_what_it_may_show(drives: Path, victims: list[Victim]) -> None:
+def test_an_overlay_without_proof_blocks_what_it_may_show(in_use: InUse, drives: Path, victims: list[Victim]) -> None:
     """Its layer may be any directory that has a name which it shows, and no other."""
     (drives / "ml.b" / "data").rename(drives / "ml.b" / "weights")
     (drives / "ml.b" / "weights" / "file").rename(drives / "ml.b" / "weights" / "model")
     code, why, _blocks = HOLDS["an overlay over what was mounted in the place of its layer"]
     with process(code, str(drives / "ml.a")):
-        found = use.in_use(victims)
+        found = in_use(victims)
         assert why in found["ml.a"][0] and found["ml.b"] == []
 
 
@@ -399,9 +403,9 @@ ready()
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_is_no_use(drives: Path, victims: list[Victim], name: str) -> None:
+def test_what_is_no_use(in_use: InUse, drives: Path, victims: list[Victim], name: str) -> None:
     with process(ELSEWHERE[name], str(drives / "ml.a")):
-        assert use.in_use(victims) == {"ml.a": [], "ml.b": []}
+        assert in_use(victims) == {"ml.a": [], "ml.b": []}
 
 
 CHAIN = """
@@ -426,13 +430,13 @@ ready()
 
 @pytest.mark.parametrize("life_s", [0.0, 0.001, 0.005, 0.014])
 def test_processes_that_hand_over_to_each_other(
-    drives: Path, victims: list[Victim], tmp_path: Path, life_s: float
+    in_use: InUse, drives: Path, victims: list[Victim], tmp_path: Path, life_s: float
 ) -> None:
     """Each lives for less time than a look takes, and has forked the next one when it ends."""
     stop, stopped = tmp_path / "stop", tmp_path / "stopped"
     with process(CHAIN.format(life_s=life_s), str(drives / "ml.a"), str(stop)):
         try:
-            looks = [use.in_use(victims) for _one in range(6)]
+            looks = [in_use(victims) for _one in range(6)]
             assert not stopped.exists()
         finally:
             stop.touch()
@@ -441,7 +445,7 @@ def test_processes_that_hand_over_to_each_other(
     assert all(look["ml.a"] for look in looks), looks
 
 
-def test_a_host_on_which_processes_come_and_go(victims: list[Victim], tmp_path: Path) -> None:
+def test_a_host_on_which_processes_come_and_go(in_use: InUse, victims: list[Victim], tmp_path: Path) -> None:
     code = "ready_now = print('ready', flush=True)\nwhile True:\n    subprocess.run(['true'])\n    time.sleep(0.002)"
     with process(code), process(code):
-        assert [use.in_use(victims) for _one in range(5)] == [{"ml.a": [], "ml.b": []}] * 5
+        assert [in_use(victims) for _one in range(5)] == [{"ml.a": [], "ml.b": []}] * 5

@@ -16,6 +16,7 @@ from ansible_collections.stowage.host.plugins.modules import daemon_service
 from stowage_core import daemon_settings, daemon_units, own_files
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.places import Places
+from stowaged import use_service
 from stowaged.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,6 +54,36 @@ def test_directories_at_boot_are_those_that_are_checked() -> None:
     assert lines[0] == own_files.HEADER
     assert lines[1:] == [f"d {path} {mode:04o} root root -" for path, mode in daemon_units.directories(places).items()]
     assert f"d {places.state_dir} 0755 root root -" in lines, "the exporter is not root"
+
+
+def test_every_unit_but_the_template_can_be_asked_about() -> None:
+    assert [name for name in daemon_units.NAMES if "@" not in name] == list(daemon_units.LOADED)
+    assert set(daemon_units.SERVICES + daemon_units.WAITING) <= set(daemon_units.LOADED)
+
+
+def test_who_looks_is_a_system_user_of_its_own() -> None:
+    header, user = daemon_units.sysusers().splitlines()
+    assert header == own_files.HEADER and user.startswith("u stowage-use - ")
+    unit = (REPOSITORY / "roles/daemon/templates" / f"{daemon_units.USE}.j2").read_text()
+    assert f"\nUser={daemon_units.USE_USER}\n" in unit
+
+
+def test_what_removes_cannot_look_and_what_looks_cannot_remove() -> None:
+    def capabilities(unit: str) -> set[str]:
+        text = (REPOSITORY / "roles/daemon/templates" / f"{unit}.j2").read_text()
+        (line,) = [line for line in text.splitlines() if line.startswith("CapabilityBoundingSet=")]
+        return set(line.partition("=")[2].split())
+
+    removes, looks = capabilities(daemon_units.DAEMON), capabilities(daemon_units.USE)
+    assert removes & looks == {"CAP_SYS_ADMIN"}
+    assert not removes & {"CAP_SYS_PTRACE", "CAP_SYS_CHROOT"}
+    assert not looks & {"CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_CHOWN", "CAP_FSETID"}
+
+
+def test_the_socket_is_where_the_daemon_asks() -> None:
+    unit = (REPOSITORY / "roles/daemon/templates" / f"{daemon_units.USE_SOCKET}.j2").read_text()
+    assert f"\nListenStream={Places().use_socket}\n" in unit and "\nSocketMode=0600\n" in unit
+    assert daemon_units.USE_SOCKET == use_service.SOCKET
 
 
 def test_the_program_is_known_by_what_is_in_it(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looking whether copies are in use, apart from removing them: both ends of the connection between the two.
+
+``stowaged`` removes and may not look into processes. Behind ``stowage-use.socket`` a process for each request looks,
+and can change nothing. A request is a line for each copy, the copy's descriptor with it, and an empty line. Progress
+and the answer come back as from a child of the asker's own; without an answer every copy is in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from stowage_core import use
+from stowage_core.errors import StowageError
+from stowage_core.use import Evidence, InUse, Victim
+from stowage_core.use_child import NoAnswerError, answer_from, nothing, tell_answer
+
+SOCKET = "stowage-use.socket"
+_SEND_S = 30.0
+_ASKER_S = 1.0
+_JOURNAL = "; see journalctl -u 'stowage-use*'"
+_CREDENTIALS = struct.Struct("=3i")
+_MOST_AT_ONCE = 253
+"""The most descriptors that the kernel lets come with one message."""
+
+
+# -- The asker
+
+
+def asking(path: str) -> InUse:
+    """Return a look that asks the service at the socket *path*."""
+    return partial(_in_use, path)
+
+
+def _in_use(
+    path: str,
+    victims: Sequence[Victim],
+    deadline_s: float = use.DEADLINE_S,
+    alive: Callable[[], None] = nothing,
+) -> Evidence:
+    return use.found_or_unknown(victims, lambda: _ask(path, victims, deadline_s, alive))
+
+
+def _ask(path: str, victims: Sequence[Victim], deadline_s: float, alive: Callable[[], None]) -> Evidence:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(_SEND_S)
+        try:
+            link.connect(path)
+        except OSError as error:
+            raise NoAnswerError(f"{path}: {error.strerror or error}; systemctl restart {SOCKET}") from error
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it wants no more of it, and says why
+                for victim in victims:
+                    _send(link, victim)
+                link.sendall(b"\n")
+            found = answer_from(link.fileno(), deadline_s, alive, _JOURNAL)
+        except OSError as error:
+            raise NoAnswerError(f"{path}: {error.strerror or error}{_JOURNAL}") from error
+    if not _answers(found, victims):
+        raise NoAnswerError(f"{path}: the answer is not about the copies that were asked for; restart stowaged")
+    return dict(found)
+
+
+def _send(link: socket.socket, victim: Victim) -> None:
+    line = json.dumps(asdict(victim)).encode("ascii") + b"\n"
+    sent = socket.send_fds(link, [line], [victim.fd])
+    link.sendall(line[sent:])
+
+
+def _answers(found: Any, victims: Sequence[Victim]) -> bool:
+    return (
+        isinstance(found, dict)
+        and found.keys() == {victim.name for victim in victims}
+        and all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in found.values())
+    )
+
+
+# -- The service
+
+
+def main() -> int:
+    """Answer the request on standard input, for which the service manager started this process."""
+    try:
+        link = socket.socket(fileno=os.dup(0))
+        owner, _user, _group = _CREDENTIALS.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except OSError as error:
+        print(f"stowage use: standard input: {error.strerror}; {SOCKET} starts it when it is needed", file=sys.stderr)
+        return 1
+    link.setblocking(True)
+    _end_with_asker(link)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for the answer any more
+        tell_answer(link.fileno(), lambda: use.look(*_received(link, owner)))
+    return 0
+
+
+def _received(link: socket.socket, owner: int) -> tuple[list[Victim], int, list[int]]:
+    """Return the victims, at descriptors of this process, and the asker with its own descriptors of them."""
+    data, fds = bytearray(), []
+    while not data.endswith(b"\n\n"):
+        more, new, flags, _address = socket.recv_fds(link, 1 << 16, _MOST_AT_ONCE)
+        fds += new
+        if flags & socket.MSG_CTRUNC:
+            raise StowageError(f"only {len(fds)} copies can be looked at together; raise LimitNOFILE=")
+        if not more:
+            raise StowageError("the request has no end")
+        data += more
+    victims = [json.loads(line) for line in data.splitlines()[:-1]]
+    if len(victims) != len(fds):
+        raise StowageError(f"{len(fds)} descriptors came with {len(victims)} copies")
+    return [_victim(one, fd) for one, fd in zip(victims, fds)], owner, [one["fd"] for one in victims]
+
+
+def _victim(sent: dict[str, Any], fd: int) -> Victim:
+    return Victim(**{**sent, "fd": fd, "around": tuple(sent["around"]), "paths": tuple(sent["paths"])})
+
+
+def _end_with_asker(link: socket.socket) -> None:
+    """End this process when the asker is gone, whatever it is busy with, or waiting for, then."""
+    poll = select.poll()
+    poll.register(link, 0)  # a hang-up is always told
+
+    def look(*_signal: object) -> None:
+        if poll.poll(0):
+            os._exit(0)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _ASKER_S, _ASKER_S)
