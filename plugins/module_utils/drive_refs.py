@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which drives a worker mounts: Astraeus's ``datavolume_refs``, or the short form of the Drives field of a new run.
 
-A run that is wrong in itself is refused here. A drive that is not in the workspace is none of that: the run waits for it.
+A run that is wrong in itself is refused here. A drive that is not in the workspace is not: the run waits for it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read(value: Any) -> list[DriveRef]:
 def parse(text: str) -> list[DriveRef]:
     """Return the drives in *text*: ``name`` or ``name:/mount/path``, comma-separated; blanks around them do not count.
 
-    A drive without a path is mounted at ``/data/<name>``, whatever its source says: so the form of Astraeus's console does.
+    A drive without a path is mounted at ``/data/<name>``, whatever its source says, as Astraeus's console does it.
     """
     refs = []
     for item in filter(None, map(str.strip, text.split(","))):
@@ -83,7 +83,9 @@ def resolve(refs: Iterable[DriveRef], drives: Iterable[Entry]) -> list[Wanted]:
             ref = _with_defaults(ref, spec["sources"])
         if ref.mount_path:
             if ref.mount_path in mounted:
-                taken = f"mount_path {printable(ref.mount_path)} is that of data volume {mounted[ref.mount_path]} already"
+                taken = (
+                    f"mount_path {printable(ref.mount_path)} is that of data volume {mounted[ref.mount_path]} already"
+                )
                 raise _invalid(f"data volume {ref.name}: {taken}")
             mounted[ref.mount_path] = ref.name
         wanted.append(Wanted(ref, spec))
@@ -93,7 +95,9 @@ def resolve(refs: Iterable[DriveRef], drives: Iterable[Entry]) -> list[Wanted]:
 def _with_defaults(ref: DriveRef, sources: list[Mapping[str, Any]]) -> DriveRef:
     if ref.source_index >= len(sources):
         there = "source 0 only" if len(sources) == 1 else f"sources 0 to {len(sources) - 1}"
-        raise _invalid(f"data volume {ref.name}: source_index {ref.source_index} is none of its sources; it has {there}")
+        raise _invalid(
+            f"data volume {ref.name}: source_index {ref.source_index} is none of its sources; it has {there}"
+        )
     source = sources[ref.source_index]
     if not ref.mount_path and not source["mount_path"]:
         raise _not_absolute(ref.name)

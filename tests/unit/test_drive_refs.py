@@ -29,7 +29,10 @@ def declared(name: str = "imagenet", *sources: dict[str, Any], **entry: Any) -> 
         (" , ", []),
         ("imagenet", [DriveRef("imagenet", "/data/imagenet")]),
         ("imagenet:/data", [DriveRef("imagenet", "/data")]),
-        (" imagenet , hf-cache : /root/.cache/ ,", [DriveRef("imagenet", "/data/imagenet"), DriveRef("hf-cache", "/root/.cache")]),
+        (
+            " imagenet , hf-cache : /root/.cache/ ,",
+            [DriveRef("imagenet", "/data/imagenet"), DriveRef("hf-cache", "/root/.cache")],
+        ),
         ("a:/x:y", [DriveRef("a", "/x:y")]),
     ],
 )
@@ -61,7 +64,10 @@ def test_the_form_of_a_run() -> None:
     [
         ("imagenet:data", "Invalid task: data volume imagenet: mount_path must be absolute"),
         ("imagenet:", "Invalid task: data volume imagenet: mount_path must be absolute"),
-        ("imagenet:/a/../b", "Invalid task: data volume imagenet: mount_path: '/a/../b' may not contain a '..' component"),
+        (
+            "imagenet:/a/../b",
+            "Invalid task: data volume imagenet: mount_path: '/a/../b' may not contain a '..' component",
+        ),
         ("imagenet:/", "Invalid task: data volume imagenet: mount_path: must not be the root directory"),
         (":/data", "Invalid task: data volume: '' is not a name; "),
         ("ml.imagenet", "Invalid task: data volume: 'ml.imagenet' is not a name; "),
@@ -70,12 +76,21 @@ def test_the_form_of_a_run() -> None:
         (["a"], "Invalid task: datavolume_refs[0] must be a dictionary with the name of a drive"),
         ([{}], "Invalid task: datavolume_refs[0]: data volume: null is not a name; "),
         ([{"name": "a"}, {"name": "B"}], "Invalid task: datavolume_refs[1]: data volume: 'B' is not a name; "),
-        ([{"name": "a", "mountpath": "/x"}], "Invalid task: datavolume_refs[0]: unknown field 'mountpath'; did you mean mount_path?"),
-        ([{"name": "a", 1: 2}], "Invalid task: datavolume_refs[0]: unknown field '1'; there are name, mount_path, sub_path, "),
+        (
+            [{"name": "a", "mountpath": "/x"}],
+            "Invalid task: datavolume_refs[0]: unknown field 'mountpath'; did you mean mount_path?",
+        ),
+        (
+            [{"name": "a", 1: 2}],
+            "Invalid task: datavolume_refs[0]: unknown field '1'; there are name, mount_path, sub_path, ",
+        ),
         ([{"name": "a", "mount_path": "x"}], "Invalid task: data volume a: mount_path must be absolute"),
         ([{"name": "a", "mount_path": 7}], "Invalid task: data volume a: mount_path: must be a path"),
         ([{"name": "a", "sub_path": "/x"}], "Invalid task: data volume a: sub_path: '/x' must be relative; "),
-        ([{"name": "a", "sub_path": "x/.."}], "Invalid task: data volume a: sub_path: 'x/..' may not contain a '..' component"),
+        (
+            [{"name": "a", "sub_path": "x/.."}],
+            "Invalid task: data volume a: sub_path: 'x/..' may not contain a '..' component",
+        ),
         ([{"name": "a", "sub_path": ["x"]}], "Invalid task: data volume a: sub_path: must be a path"),
         ([{"name": "a", "mode": "rw"}], "Invalid task: data volume a: mode must be one of ReadOnly, ReadWrite"),
         ([{"name": "a", "mode": ["ReadOnly"]}], "Invalid task: data volume a: mode must be one of ReadOnly, ReadWrite"),
@@ -90,7 +105,10 @@ def test_a_run_that_is_wrong(value: Any, message: str) -> None:
     assert str(refused.value).startswith(message)
 
 
-TWO = ({"node": "a", "path": "/x", "mount_path": "/one", "mode": "ReadWrite"}, {"node": "b", "path": "/y", "mount_path": "/two"})
+TWO = (
+    {"node": "a", "path": "/x", "mount_path": "/one", "mode": "ReadWrite"},
+    {"node": "b", "path": "/y", "mount_path": "/two"},
+)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +152,10 @@ BARE = {"node_scope": "placed"}
             [DriveRef("two"), DriveRef("bare", "/one")],
             "Invalid task: data volume bare: mount_path /one is that of data volume two already",
         ),
-        (parse("gone,gone"), "Invalid task: data volume gone: mount_path /data/gone is that of data volume gone already"),
+        (
+            parse("gone,gone"),
+            "Invalid task: data volume gone: mount_path /data/gone is that of data volume gone already",
+        ),
     ],
 )
 def test_a_run_that_does_not_suit_the_drives(refs: list[DriveRef], message: str) -> None:
@@ -165,13 +186,25 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(drive_refs._FIELDS) | st.text(max_size=3), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(drive_refs._FIELDS) | st.text(max_size=3), inner, max_size=5)
+    ),
     max_leaves=10,
 )
 
 
-@given(st.one_of(ANYTHING, st.lists(st.fixed_dictionaries({"name": NAMES}, optional={"mount_path": ANYTHING, "sub_path": ANYTHING, "mode": ANYTHING, "source_index": ANYTHING}))))
+@given(
+    st.one_of(
+        ANYTHING,
+        st.lists(
+            st.fixed_dictionaries(
+                {"name": NAMES},
+                optional={"mount_path": ANYTHING, "sub_path": ANYTHING, "mode": ANYTHING, "source_index": ANYTHING},
+            )
+        ),
+    )
+)
 def test_any_value_is_read_or_refused_in_one_line(value: Any) -> None:
     with contextlib.suppress(Refusal):
         for ref in read(value):
