@@ -27,7 +27,7 @@ _LOOPBACK = "lo"
 def gather(places: Places, labels: Mapping[str, str]) -> Facts:
     """Return this host's facts; what could not be read is listed as ``problems``.
 
-    :param labels: what only an operator knows (site, rack, fabric); they are passed on to placement
+    :param labels: what only an operator knows (site, rack, fabric, NVLink domain); they are passed on to placement
     """
     mounts = mount_table.read()
     disks = Disks.read()
@@ -54,14 +54,14 @@ def gather(places: Places, labels: Mapping[str, str]) -> Facts:
 def compact(facts: Mapping[str, Any], labels: Mapping[str, str]) -> Facts:
     """Return the part of *facts* that placement needs: little enough to cache for thousands of hosts."""
     location = facts["data_location"]
-    fields = ("path", "available", "size_bytes", "free_bytes", "max_bytes", "used_bytes")
+    fields = ("path", "available", "size_bytes", "free_bytes", "max_bytes", "used_bytes", "reserved_bytes")
     return {
         "gathered": facts["gathered"],
         "labels": dict(labels),
         "data_location": {field: location[field] for field in fields} if location is not None else None,
-        "copies": {name: copy["bytes"] for name, copy in facts["copies"].items() if copy["present"] is not False},
+        "copies": _copies(facts["copies"], facts["drives"]),
         "shared": [
-            {field: filesystem[field] for field in ("mount", "fstype", "source", "answers")}
+            {field: filesystem[field] for field in ("mount", "mounts", "fstype", "source", "answers")}
             for filesystem in facts["filesystems"]
             if filesystem["shared"]
         ],
@@ -72,7 +72,29 @@ def compact(facts: Mapping[str, Any], labels: Mapping[str, str]) -> Facts:
             if port["active"]
         ],
         "nfs": {"can_export": facts["nfs"]["can_export"], "can_mount": facts["nfs"]["can_mount"]},
+        "used_by": {
+            f"{workspace}/{drive['name']}": drive["used_by"]
+            for workspace, drives in facts["drives"].items()
+            for drive in drives
+            if drive["used_by"]
+        },
     }
+
+
+def _copies(copies: Mapping[str, Facts], drives: Mapping[str, Sequence[Facts]]) -> dict[str, int | None]:
+    """Return the sizes of the copies that a run can use: not those of earlier or deleted drives."""
+    listed = {(workspace, drive["name"]): drive for workspace, those in drives.items() for drive in those}
+    found = {}
+    for name, copy in copies.items():
+        drive = listed.get((copy["workspace"], copy["drive"]))
+        if drive is not None:
+            usable = drive["state"] == "present" and copy["identity"] in (None, drive["identity"])
+        else:
+            # The first list of a workspace finds its copies again; a later one leaves others as orphans.
+            usable = copy["workspace"] not in drives
+        if usable and copy["present"] is not False:
+            found[name] = copy["bytes"]
+    return found
 
 
 def _disks(disks: Disks, found: Sequence[Filesystem], mounts: Sequence[Mount]) -> list[Facts]:

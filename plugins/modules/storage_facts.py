@@ -22,8 +22,9 @@ description:
 options:
   labels:
     description:
-      - What only an operator knows about the host and placement asks for, such as V(site), V(rack) and V(fabric). They
-        are part of the facts.
+      - What only an operator knows about the host. They are part of the facts. The playbook C(stowage.host.place) gives
+        the host's variable C(stowage_topology) here.
+      - Placement reads V(site), V(rack), V(infiniband_fabric) and V(nvlink_domain).
     type: dict
     default: {}
 attributes:
@@ -66,7 +67,7 @@ EXAMPLES = r"""
     labels:
       site: eu-west
       rack: r12
-      fabric: ib-1
+      infiniband_fabric: ib-1
 
 - name: Stop when a shared filesystem does not answer
   ansible.builtin.assert:
@@ -416,6 +417,12 @@ ansible_facts:
               description: What all copies together have allocated; null while one of them has not been measured.
               type: int
               sample: 450000000000
+            reserved_bytes:
+              description:
+                - What the fills under way are still going to write, as far as the sizes of their drives are declared.
+                  Null when it cannot be read.
+              type: int
+              sample: 20000000000
         former_data_locations:
           description:
             - Data locations that the host had before and that may still hold copies, each with C(path) and C(left).
@@ -428,6 +435,7 @@ ansible_facts:
             - The drives that the host was told of, by workspace. What is known of a source (C(available), C(answers),
               and its last complete measurement) is null for a source that this host does not measure, and for copies
               of placed drives, which are listed apart.
+            - C(used_by) are the live workers on this host that use the drive, as run and worker.
           returned: always
           type: dict
           sample:
@@ -437,6 +445,7 @@ ansible_facts:
                 state: present
                 evictable: true
                 size_hint_bytes: 107374182400
+                used_by: [finetune-3/w0]
                 sources:
                   - node_scope: placed
                     node: ""
@@ -465,20 +474,66 @@ ansible_facts:
               complete: true
               measured: 1764419990.5
               last_used: 1764410000.0
+        fills:
+          description:
+            - The fills of copies that are under way (V(filling)), or have failed since the host was started (V(failed)),
+              by copy.
+          returned: always
+          type: dict
+          sample:
+            ml.llama:
+              state: filling
+              failures: 1
+              message: "exit status 1: curl: (28) Operation timed out"
+              since: 1764419700.5
+              written_bytes: 87000000000
+              reserved_bytes: 20000000000
         leases:
-          description: The uses of copies by workers.
+          description:
+            - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(ended) says why a lease
+              holds nothing any more, empty for a live one.
           returned: always
           type: list
           elements: dict
           sample:
             - run: finetune-3
+              number: 1
               worker: w0
+              workspace: ml
+              drive: hf-cache
+              source: 0
+              source_path: ""
               copy: ml.hf-cache
               sub_path: ""
               mode: ReadWrite
+              target: /root/.cache/huggingface
               state: leased
-              deadline: null
+              deadline: 1764413600.0
               created: 1764410000.0
+              path: /run/stowage/pins/finetune-3/1
+              ended: ""
+        eviction:
+          description:
+            - What the daemon last planned to remove, null when it has not looked since the host was started. C(mode) is
+              its setting C(evict). C(plan) are the copies that are to go, each with C(copy), C(reason) (V(full),
+              V(limit), V(deleted), V(expired)) and C(allocated); C(plan_made) is when that was planned, null when
+              nothing is. C(blocked) and C(why) say that room is wanted and cannot be made. C(waiting) says of each copy
+              of a deleted drive why it is still there. C(removed) counts the copies removed since the host was started,
+              by reason.
+          returned: always
+          type: dict
+          sample:
+            mode: plan
+            plan:
+              - copy: ml.hf-cache
+                reason: full
+                allocated: 107000000000
+            plan_made: 1764419998.5
+            blocked: false
+            why: ""
+            waiting: {}
+            removed: {full: 3}
+            removed_bytes: 320000000000
         daemon:
           description: Whether the daemon is installed, and how long ago it ended a cycle (null when it has not).
           returned: always
@@ -513,15 +568,23 @@ ansible_facts:
                 free_bytes: 3200123904000
                 max_bytes: 2000000000000
                 used_bytes: 450000000000
+                reserved_bytes: 20000000000
             copies:
-              description: The size of each copy by name, null until it has been measured.
+              description:
+                - The size of each copy that a run can use, by name; null until it has been measured. Copies of drives
+                  that were deleted, or made again since, are left out.
               type: dict
               sample: {ml.hf-cache: 107000000000}
             shared:
               description: The shared filesystems.
               type: list
               elements: dict
-              sample: [{mount: /lustre, fstype: lustre, source: "10.0.0.1@o2ib:/lustre", answers: true}]
+              sample:
+                - mount: /lustre
+                  mounts: [/lustre, /home]
+                  fstype: lustre
+                  source: "10.0.0.1@o2ib:/lustre"
+                  answers: true
             addresses:
               description: The addresses with global scope.
               type: list
@@ -536,6 +599,10 @@ ansible_facts:
               description: Whether the host can export and mount.
               type: dict
               sample: {can_export: false, can_mount: true}
+            used_by:
+              description: The live workers on this host by the drive that they use, as run and worker.
+              type: dict
+              sample: {ml/hf-cache: [finetune-3/w0]}
 """
 
 import os

@@ -68,8 +68,8 @@ def test_rdma_ports_with_their_addresses(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_compact_part_is_small() -> None:
     """A thousand copies on each of a thousand hosts still fit in a fact cache."""
-    copy = {"present": True, "bytes": 107 * 10**9}
-    gone = {"present": False, "bytes": 1}
+    copy = {"present": True, "bytes": 107 * 10**9, "workspace": "team", "drive": "drive", "identity": None}
+    gone = {**copy, "present": False}
     full = {
         "gathered": 1.0,
         "data_location": {
@@ -79,13 +79,16 @@ def test_the_compact_part_is_small() -> None:
             "free_bytes": 1,
             "max_bytes": 0,
             "used_bytes": None,
+            "reserved_bytes": 0,
             "identity": "i",
         },
         "copies": {**{f"team.drive-{number}": copy for number in range(1000)}, "team.gone": gone},
+        "drives": {},
         "filesystems": [
             {
                 "shared": True,
                 "mount": "/lustre",
+                "mounts": ["/lustre", "/home"],
                 "fstype": "lustre",
                 "source": "a@o2ib:/b",
                 "answers": True,
@@ -99,5 +102,44 @@ def test_the_compact_part_is_small() -> None:
     }
     compact = facts.compact(full, {})
     assert len(compact["copies"]) == 1000 and "identity" not in compact["data_location"]
-    assert compact["shared"] == [{"mount": "/lustre", "fstype": "lustre", "source": "a@o2ib:/b", "answers": True}]
+    assert compact["shared"] == [
+        {
+            "mount": "/lustre",
+            "mounts": ["/lustre", "/home"],
+            "fstype": "lustre",
+            "source": "a@o2ib:/b",
+            "answers": True,
+        }
+    ]
     assert len(json.dumps(compact)) < 50_000
+
+
+CACHE = {"name": "cache", "identity": "now", "used_by": []}
+
+
+@pytest.mark.parametrize(
+    ("drives", "identity", "usable"),
+    [
+        ({"ml": [{**CACHE, "state": "present"}]}, "now", True),
+        ({"ml": [{**CACHE, "state": "present"}]}, None, True),
+        ({"ml": [{**CACHE, "state": "present"}]}, "earlier", False),
+        ({"ml": [{**CACHE, "state": "absent"}]}, "now", False),
+        ({"ml": []}, "now", False),
+        ({}, "now", True),
+        ({"other": [{**CACHE, "state": "absent"}]}, "now", True),
+    ],
+    ids=["its drive's", "not measured", "an earlier drive's", "being deleted", "an orphan", "no list yet", "another's"],
+)
+def test_copies_that_a_run_can_use(drives: dict[str, Any], identity: str | None, usable: bool) -> None:
+    copy = {"present": True, "bytes": 7, "workspace": "ml", "drive": "cache", "identity": identity}
+    facts_of_copies = {
+        "gathered": 1.0,
+        "data_location": None,
+        "copies": {"ml.cache": copy},
+        "drives": drives,
+        "filesystems": [],
+        "addresses": [],
+        "rdma": [],
+        "nfs": {"can_export": False, "can_mount": False},
+    }
+    assert facts.compact(facts_of_copies, {})["copies"] == ({"ml.cache": 7} if usable else {})
