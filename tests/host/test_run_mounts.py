@@ -23,6 +23,7 @@ from stowage_core import copies, data_locations, holders, mounts, pins, records,
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.run_mounts import Worker
+from stowaged import command
 
 NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 
@@ -267,6 +268,22 @@ def test_what_was_not_granted_or_is_stowage_s_own_is_not_mounted(lab: RunLab) ->
     assert f"it is inside the data location {lab.path}; choose a directory apart" in refused(lab, refs("copies"))
 
 
+def test_nothing_is_made_where_a_disk_is_away(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_drives, "read_fstab", lambda: f"/dev/sdz1 {lab.sources}/nvme9 xfs defaults 0 2\n")
+    (lab.sources / "nvme9").mkdir()
+    lab.have(drive("scratch", lab.sources / "nvme9" / "scratch", scope="local-any"))
+    text = refused(lab, refs("scratch"))
+    assert text == f"drive scratch: {lab.sources}/nvme9 is in /etc/fstab and is not mounted; mount it"
+    lab.have(drive("scratch", lab.sources / "a" / "scratch", scope="local-any"), host_paths=[lab.sources / "a" / "b"])
+    assert "HOST_ACCESS_FORBIDDEN" in refused(lab, refs("scratch"))
+    lab.have(
+        drive("scratch", lab.sources / "a" / "b" / "scratch", scope="local-any"),
+        host_paths=[lab.sources / "a" / "b"],
+    )
+    assert f"there is no {lab.sources}/a, which is above what is granted" in refused(lab, refs("scratch"))
+    assert os.listdir(lab.sources) == ["nvme9"]
+
+
 def test_a_mount_below_a_source_would_not_be_seen(lab: RunLab) -> None:
     make(lab.sources / "data" / "below")
     lab.have(drive("data", lab.sources / "data"))
@@ -451,6 +468,33 @@ def test_a_damaged_record_goes_with_its_run(lab: RunLab) -> None:
         lab.release("w0")
     lab.release()
     assert lab.pinned() == []
+
+
+def test_the_command(lab: RunLab, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a prolog and an epilog use it."""
+    all_kinds(lab)
+
+    def stowage(*arguments: str) -> tuple[int, str]:
+        code = command.main(["lease", *arguments], lab.places)
+        said = capsys.readouterr()
+        return code, (said.out + said.err).strip()
+
+    for number, name in enumerate(("cache", "scratch", "imagenet"), 1):
+        taken = stowage("take", f"ml/{name}", "--run", "slurm-7", "--read-only", "--seconds", "600")
+        assert taken == (0, f"{lab.places.pins_dir}/slurm-7/{number}")
+    assert stowage("take", "ml/scratch", "--run", "slurm-7", "--source", "1")[1].endswith("there are 1, from 0")
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        assert stowage("confirm", "slurm-7", "--pid", str(child.pid)) == (0, "")
+        refused_by = f"drive cache is still used by process {child.pid} (sleep)"
+        assert refused_by in stowage("release", "slurm-7", "--wait", "0.1")[1]
+        listed = stowage("list")[1].split("\n")
+        assert len(listed) == 4 and "ml/imagenet" in listed[3] and "held" in listed[3]
+    finally:
+        child.kill()
+        child.wait()
+    assert stowage("release", "slurm-7") == (0, "")
+    assert lab.pinned() == [] and stowage("list") == (0, "no leases")
 
 
 # -- All at once
