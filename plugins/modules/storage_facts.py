@@ -476,8 +476,8 @@ ansible_facts:
               last_used: 1764410000.0
         fills:
           description:
-            - The fills of copies that are under way (V(filling)), or have failed since the host was started (V(failed)),
-              by copy.
+            - The fills of copies, by copy, that are under way (V(filling)), or have failed since the host was started
+              (V(failed)).
           returned: always
           type: dict
           sample:

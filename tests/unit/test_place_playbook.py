@@ -83,7 +83,7 @@ def play(site: Path, *arguments: str) -> tuple[int, str]:
 def stats(output: str) -> dict[str, Any]:
     """Return what the next job of a workflow is told."""
     text = output.split("CUSTOM STATS:", 1)[1].split("RUN:", 1)[1]
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(text.lstrip())[0]  # warnings may follow
     return found
 
 
