@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from stowage_core import mounts, records
+from stowage_core import drive_records, mounts, records
 from stowage_core.errors import StowageError, one_line
 from stowage_core.locks import lock
 from stowage_core.mounts import Mount
@@ -26,6 +26,7 @@ from .children import Children, Message
 from .declared import DATA_LOCATION, Declared
 from .evicting import Evicting
 from .figures import Figures
+from .filling import Fillings
 from .leases import Leases
 from .loop import Loop
 from .notify import Notifier
@@ -96,9 +97,18 @@ class Service:
         self._sections = Sections(places, say)
         self._figures = Figures(places, children, self._hung, say, self._soon)
         self._leases = Leases(places, children, say, self._figures.used)
+        self._fillings = Fillings(places, say)
         self._writer = Writer(children, say)
         self._evicting = Evicting(
-            places, children, self._sections, self._figures, self._writer, say, self._soon, configuration.evict
+            places,
+            children,
+            self._sections,
+            self._figures,
+            self._fillings,
+            self._writer,
+            say,
+            self._soon,
+            configuration.evict,
         )
         self._declared = Declared()
         self._wrong = {"settings": "", "declared": ""}
@@ -180,7 +190,8 @@ class Service:
     def _look(self, wrong: str) -> None:
         self._note_config("declared", wrong)
         table = mounts.read()
-        self._leases.look()
+        self._leases.look(drive_records.forced(self._declared.drives))
+        self._fillings.look()
         self._prober.start(
             self._declared.targets,
             self._declared.data_location,
@@ -207,6 +218,7 @@ class Service:
     def _publish(self) -> None:
         self._figures.publish(self._sections)
         self._sections.put("copies", {"copies": self._figures.copies_shown(self._declared, self._leases)})
+        self._sections.put("fills", self._fillings.shown(self._declared))
         self._sections.put("leases", self._leases.shown())
         self._sections.put("config", self._config)
         self._sections.put(
