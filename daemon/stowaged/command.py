@@ -282,7 +282,7 @@ def _evict(options: argparse.Namespace, places: Places) -> int:
         print(f"No room has to be made at {printable(location.path)}")
     if going:
         verb = "goes" if configuration.evict == "on" else "would go"
-        rows = [[printable(one.name), decimal(one.allocated), eviction_plan.REASONS[one.reason]] for one in going]
+        rows = [[printable(one.name), decimal(one.allocated), one.why] for one in going]
         columns = (Column(f"This {verb}", shrinks=True), Column("On disk", right=True), Column("Why", shrinks=True))
         _print(["", *table(columns, rows, _width())])
     if kept:
