@@ -177,8 +177,8 @@ class Evicting:
     def _act(
         self, location: DataLocation, declared: Declared, configuration: Settings, filesystem: Mapping[str, Any]
     ) -> None:
-        gone = {(drive.copy_name, drive.identity) for drive in declared.drives if drive.absent}
-        deleted = any((copy.name, copy.identity) in gone for copy in self._figures.copies())
+        gone = {drive.copy_name for drive in declared.drives if drive.absent}
+        deleted = any(copy.name in gone for copy in self._figures.copies())
         self._under_way = self._under_way and configuration.evict == "on"
         limits = configuration.limits
         pressed = configuration.evict != "off" and self._is_pressed(location, filesystem)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
-from stowage_core import mounts
+from stowage_core import drive_records, mounts
 from stowage_core.copies import Copy, CopyRecord
 from stowage_core.data_locations import DataLocation
 from stowage_core.drives import split_copy_name
@@ -288,11 +288,11 @@ class Figures:
         return {"workspace": workspace, "drive": drive, "source": int(source), **self._shown(target)}
 
     def copies_shown(self, declared: Declared, leases: Leases) -> list[dict[str, Any]]:
-        drives = {(drive.copy_name, drive.identity): drive for drive in declared.drives}
+        drive_of = drive_records.by_copy(declared.drives)
         shown = []
         for name, one in sorted(self._copies.items()):
             workspace, drive = split_copy_name(name)
-            known = drives.get((name, one["identity"]))
+            known = drive_of(name, one["identity"])
             kind = "orphan" if known is None else "deleted" if known.absent else "cache" if known.evictable else "kept"
             shown.append(
                 {

@@ -42,6 +42,10 @@ class Drive:
         """Whether it is a tombstone: its copies are to be deleted."""
         return self.state == "absent"
 
+    def has(self, identity: str) -> bool:
+        """Return whether a copy of its name is its own; a tombstone means every copy of the name, orphans too."""
+        return self.absent or self.identity == identity
+
     @property
     def placed(self) -> bool:
         return is_placed(self.spec)
@@ -154,6 +158,17 @@ def workspaces(places: Places) -> list[str]:
     return sorted(name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith("."))
 
 
+def by_copy(drives: Iterable[Drive]) -> Callable[[str, str], Drive | None]:
+    """Return what finds, among *drives*, the one that a copy is of: by its name and by the identity in its mark."""
+    named = {drive.copy_name: drive for drive in drives}
+
+    def find(name: str, identity: str) -> Drive | None:
+        drive = named.get(name)
+        return drive if drive is not None and drive.has(identity) else None
+
+    return find
+
+
 def forced(drives: Iterable[Drive]) -> set[tuple[str, str]]:
     """Return workspace and name of the drives that were deleted although workers use them."""
     return {(drive.workspace, drive.name) for drive in drives if drive.absent and drive.force}
@@ -228,8 +243,8 @@ class Holdings:
 
     def orphans(self, drives: Iterable[Drive]) -> list[Found]:
         """Return the copies of drives that are in no list, tombstones included: nothing ever deletes them."""
-        known = {(drive.copy_name, drive.identity) for drive in drives}
-        return [found for found in self.copies if (found.copy_name, found.identity) not in known]
+        drive_of = by_copy(drives)
+        return [found for found in self.copies if drive_of(found.copy_name, found.identity) is None]
 
 
 def _new_identity() -> str:
@@ -269,7 +284,7 @@ def merge(
         if drive.absent:
             if manager and before is None and spec is None:
                 continue  # nothing here could say whose tombstone it is
-            drive = _tombstone(drive, before, holdings, new_identity)
+            drive = _tombstone(drive, before, new_identity)
         else:
             identity = _identity(drive, before, known or {}) or new_identity()
             drive = Drive(workspace, entry["metadata"], spec, identity)
@@ -285,21 +300,10 @@ def _identity(drive: Drive, before: Drive | None, known: Mapping[str, str]) -> s
     return known.get(drive.copy_name) if drive.placed else None
 
 
-def _tombstone(
-    drive: Drive,
-    before: Drive | None,
-    holdings: Holdings,
-    new_identity: Callable[[], str],
-) -> Drive:
-    """Return the tombstone with what is known of the drive: deleting its copies needs their identity."""
+def _tombstone(drive: Drive, before: Drive | None, new_identity: Callable[[], str]) -> Drive:
+    """Return the tombstone with what is known of the drive."""
     spec = before.spec if before is not None else drive.spec
-    if before is not None and before.absent:
-        identity = before.identity
-    else:
-        # Whoever names an orphan in a tombstone means the copy that is here, not a later drive without one.
-        here = [found.identity for found in holdings.of(drive.copy_name)]
-        recorded = before.identity if before is not None else new_identity()
-        identity = here[0] if here and recorded not in here else recorded
+    identity = before.identity if before is not None else new_identity()
     return Drive(drive.workspace, drive.metadata, spec, identity, "absent", drive.force)
 
 

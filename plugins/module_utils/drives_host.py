@@ -45,9 +45,9 @@ class Outcome:
 
     def deleting(self) -> dict[str, list[str]]:
         """Return the names of the tombstones of which this host still holds a copy, by workspace."""
-        held = {(found.copy_name, found.identity) for found in self.holdings.copies}
+        held = {found.copy_name for found in self.holdings.copies}
         return {
-            name: [one.name for one in drives if one.absent and (one.copy_name, one.identity) in held]
+            name: [one.name for one in drives if one.absent and one.copy_name in held]
             for name, drives in self.drives.items()
         }
 
@@ -129,9 +129,7 @@ def declare(
         *drive_sources.about_left(sources),
         *uncertain,
     ]
-    unknown = [
-        one for one in deleted if (one.workspace, one.name) not in before and not holdings.of(one.copy_name)
-    ]
+    unknown = [one for one in deleted if (one.workspace, one.name) not in before and not holdings.of(one.copy_name)]
     return Outcome(merged, holdings, orphans, warnings, used_by, unknown)
 
 

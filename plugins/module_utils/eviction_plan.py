@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .copies import Copy, CopyRecord
-from .drive_records import Drive
+from .drive_records import Drive, by_copy
 from .sizes import Space, decimal
 
 DELETED, FULL, LIMIT, UNFILLED, EXPIRED = "deleted", "full", "limit", "unfilled", "expired"
@@ -157,11 +157,11 @@ def assess(
     :param filling: names of copies that wait for the run that fills them, or are filled by it now
     :param unknown: by copy name, what could not be read of it: it stays
     """
-    declared = {(f"{drive.workspace}.{drive.name}", drive.identity): drive for drive in drives}
+    drive_of = by_copy(drives)
     unknown = unknown or {}
     states = []
     for name, identity, created in copies:
-        drive = declared.get((name, identity))
+        drive = drive_of(name, identity)
         record = known.get(name)
         if record is None or record.identity != identity:
             record = _UNMEASURED

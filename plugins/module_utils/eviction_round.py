@@ -257,7 +257,7 @@ class Work:
             drives = drive_records.load(self._places, workspace) or []
         except StowageError as error:
             return f"could not be determined: {error}"
-        drive = next((one for one in drives if (one.copy_name, one.identity) == (victim.name, victim.identity)), None)
+        drive = drive_records.by_copy(drives)(victim.name, victim.identity)
         why = kept_by_declaration(drive, victim.reason)
         if why or drive is None:
             return why

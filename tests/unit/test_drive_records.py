@@ -82,30 +82,38 @@ def test_a_tombstone_keeps_the_identity_and_what_was_known() -> None:
     assert site.declare(tombstone("a", force=True)) == {"a": "1"}
 
 
-def test_a_tombstone_of_an_orphan_names_the_copy_that_is_here() -> None:
+def test_a_tombstone_means_every_copy_of_its_name() -> None:
     site = Site()
     site.hold("a", "earlier")
-    assert site.orphans() == ["earlier"]
-    assert site.declare(tombstone("a")) == {"a": "earlier"}
-    assert site.orphans() == []
-    assert site.drives[0].spec is None
-    assert site.declare(tombstone("a")) == {"a": "earlier"}
-
-
-def test_a_tombstone_of_a_later_drive_names_the_copy_that_is_here() -> None:
-    site = Site()
-    site.hold("a", "earlier")
-    site.declare(placed("a"))
-    assert site.orphans() == ["earlier"]
-    assert site.declare(tombstone("a")) == {"a": "earlier"}
-
-
-def test_a_tombstone_of_a_drive_with_a_copy_of_its_own_names_that() -> None:
-    site = Site()
     site.hold("a", "in a former data location")
+    site.hold("b", "another's")
+    assert site.declare(tombstone("a")) == {"a": "1"}
+    assert site.orphans() == ["another's"]
+    assert site.drives[0].spec is None
+    site.hold("a", "of a disk that was away")
+    assert site.declare(tombstone("a")) == {"a": "1"}
+    assert site.orphans() == ["another's"]
+
+
+def test_a_tombstone_of_a_drive_means_the_orphans_of_its_name_too() -> None:
+    site = Site()
+    site.hold("a", "earlier")
     site.declare(placed("a"))
     site.hold("a", "1")
+    assert site.orphans() == ["earlier"]
     assert site.declare(tombstone("a")) == {"a": "1"}
+    assert site.orphans() == []
+
+
+def test_a_drive_made_again_has_nothing_of_what_its_tombstone_meant() -> None:
+    site = Site()
+    site.hold("a", "earlier")
+    site.declare(tombstone("a"))
+    site.declare(placed("a"))
+    assert site.orphans() == ["earlier"]
+    drive_of = drive_records.by_copy(site.drives)
+    assert drive_of("vision.a", "earlier") is drive_of("vision.a", "1") is None
+    assert drive_of("vision.a", "2") is site.drives[0]
 
 
 def test_a_name_that_leaves_the_list_leaves_orphans() -> None:
@@ -264,7 +272,9 @@ def test_on_a_host_installed_anew_copies_say_which_drives_they_are_of(
     here = Found("vision.a", "/data/drives/vision.a", "earlier")
     former = Found("vision.a", "/former/drives/vision.a", "in a former data location")
     hold(monkeypatch, here, former, Found("vision.s", "/data/drives/vision.s", "s"), Found("nlp.a", "/data/n", "n"))
-    outcome, done = declare(places, {"name": "vision", "drives": [placed("a"), placed("b"), scratch("s")]}, granted=["/"])
+    outcome, done = declare(
+        places, {"name": "vision", "drives": [placed("a"), placed("b"), scratch("s")]}, granted=["/"]
+    )
     known = {drive.name: drive.identity for drive in outcome.drives["vision"]}
     assert known["a"] == "earlier" and known["b"] != known["s"] and "s" not in known.values()
     assert [found.copy_name for found in outcome.orphans] == ["vision.a", "vision.s", "nlp.a"]
