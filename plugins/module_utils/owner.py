@@ -22,7 +22,7 @@ from .errors import Refusal, StowageError
 from .mounts import Mount, is_pseudo, is_shared
 from .paths import is_within
 from .places import Places
-from .syscalls import NO_DIRECTORY, filesystem_uuid, open_beneath, subvolume
+from .syscalls import NO_DIRECTORY, filesystem_uuid, is_on_block_device, open_beneath, subvolume
 
 XATTR = "trusted.stowage.owner"
 
@@ -83,6 +83,13 @@ def claim(fd: int, kind: str, name: str, identity: str, host: str) -> Mark:
     :raises Refusal: when it is claimed already, or its filesystem cannot hold the mark
     """
     mark = Mark(kind, name, identity, host, filesystem_uuid(fd), os.fstat(fd).st_ino, time.time(), subvolume(fd))
+    if mark.filesystem_uuid is None and is_on_block_device(fd):
+        # A later kernel would tell it, and find the mark to be another directory's.
+        raise Refusal(
+            _path_of(fd),
+            f"Linux {os.uname().release} does not tell the UUID of its filesystem, by which its mark is known again",
+            "use ext4, XFS or btrfs; of ext4 /dev/disk/by-uuid must have the disk's link",
+        )
     value = _encoded(mark)
     if _raw_mark(fd) is not None and read_mark(fd) is None:
         # A copy of another directory's mark is no claim, and must not keep the real owner out.

@@ -205,12 +205,14 @@ _FS_IOC_GETFSUUID = 0x80111500  # any filesystem, Linux 6.9 and newer: one byte 
 _EXT4_IOC_GETFSUUID = 0x8008662C  # Linux 6.0: u32 length, u32 flags, 16 bytes
 _XFS_IOC_FSGEOMETRY_V1 = 0x80705864  # 112 bytes, the UUID at 64
 _BTRFS_IOC_FS_INFO = 0x8400941F  # 1024 bytes, the UUID at 16
+_LINKS_BY_UUID = "/dev/disk/by-uuid"
+_uuids_by_fsid: dict[int, str] = {}
 
 
 def filesystem_uuid(fd: int) -> str | None:
-    """Return the UUID of the filesystem that *fd* is on, or None when the kernel does not tell.
+    """Return the UUID of the filesystem that *fd* is on, or None when nothing tells.
 
-    It is read from the mounted filesystem itself: links under /dev/disk describe a disk, not what is mounted.
+    It is read from the mounted filesystem itself. ext4 does not tell it before Linux 6.0, and is known by udev's links.
     """
     for request, buffer, start in (
         (_FS_IOC_GETFSUUID, bytes(17), 1),
@@ -225,7 +227,33 @@ def filesystem_uuid(fd: int) -> str | None:
         value = answer[start : start + 16]
         if any(value):
             return str(uuid.UUID(bytes=value))
-    return None
+    # Asking a network filesystem for its figures would wait for its servers.
+    return _linked_uuid(os.fstatvfs(fd).f_fsid) if is_on_block_device(fd) else None
+
+
+def is_on_block_device(fd: int) -> bool:
+    """Return whether *fd* is on a filesystem that has one block device to itself: ext4 and XFS, but not btrfs."""
+    return os.major(os.fstat(fd).st_dev) != 0
+
+
+def _linked_uuid(fsid: int) -> str | None:
+    """Return the UUID among the names of udev's links that the mounted filesystem confirms.
+
+    Every ext4 tells 64 bits of it, both halves combined: a link that is stale or of another disk is not taken.
+    """
+    if fsid not in _uuids_by_fsid:
+        try:
+            names = os.listdir(_LINKS_BY_UUID)
+        except OSError:
+            return None  # no udev here, as in a container
+        for name in names:
+            try:
+                linked = uuid.UUID(name)
+            except ValueError:
+                continue  # of FAT or NTFS
+            first, second = struct.unpack("<QQ", linked.bytes)
+            _uuids_by_fsid[first ^ second] = str(linked)
+    return _uuids_by_fsid.get(fsid)
 
 
 _BTRFS_IOC_GET_SUBVOL_INFO = 0x81F8943C  # 504 bytes: the number at 0, the UUID at 296

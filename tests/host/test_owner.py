@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core import mounts, owner
+from stowage_core import mounts, owner, syscalls
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.places import Places
 from stowage_core.syscalls import filesystem_uuid, open_beneath
@@ -109,6 +110,31 @@ def test_the_uuid_is_the_filesystems_own(fstype: str, small_disk: Callable[..., 
     )
     with opened(disk.path) as fd:
         assert filesystem_uuid(fd) == blkid.stdout.strip()
+
+
+def test_a_mark_is_the_same_on_a_kernel_that_does_not_tell_the_uuid_of_ext4(
+    small_disk: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ext4 before Linux 6.0, as on Ubuntu 22.04 and RHEL 9: what is marked there is known after an upgrade."""
+    disk = small_disk("ext4")
+    with opened(disk.path) as fd:
+        uuid = filesystem_uuid(fd)
+    ioctl = syscalls.fcntl.ioctl
+
+    def older(fd: int, request: int, *more: Any) -> Any:
+        if request in (syscalls._FS_IOC_GETFSUUID, syscalls._EXT4_IOC_GETFSUUID):
+            raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+        return ioctl(fd, request, *more)
+
+    with monkeypatch.context() as kernel:
+        kernel.setattr(syscalls.fcntl, "ioctl", older)
+        kernel.setattr(syscalls, "_LINKS_BY_UUID", str(tmp_path))
+        with pytest.raises(Refusal, match="does not tell the UUID of its filesystem"):
+            claim(disk.path)
+        (tmp_path / str(uuid)).symlink_to(disk.device)
+        mark = claim(disk.path)
+        assert mark_of(disk.path) == mark and mark.filesystem_uuid == uuid
+    assert mark_of(disk.path) == mark
 
 
 def test_marks_are_found_again(disk: Path) -> None:

@@ -67,3 +67,47 @@ def test_an_older_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syscalls, "_libc", _OldKernel())
     with pytest.raises(OSError, match=r"needs Linux 5\.12 or newer, and runs on"):
         syscalls.bind_mount(0, "/nowhere")
+
+
+UUID = "6f0c1f3e-8a52-4d9b-9c55-0a2f6be1d7c4"
+UUID_BYTES = bytes.fromhex(UUID.replace("-", ""))
+
+
+class Ext4OfAnOlderKernel:
+    """An ext4 that knows no request for its UUID; statfs tells both halves of it combined, as since Linux 2.6."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, links: Path) -> None:
+        first, second = (int.from_bytes(part, "little") for part in (UUID_BYTES[:8], UUID_BYTES[8:]))
+        self.f_fsid, self.device = first ^ second, True
+        monkeypatch.setattr(syscalls.fcntl, "ioctl", self._ioctl)
+        monkeypatch.setattr(syscalls.os, "fstatvfs", lambda fd: self)
+        monkeypatch.setattr(syscalls, "is_on_block_device", lambda fd: self.device)
+        monkeypatch.setattr(syscalls, "_LINKS_BY_UUID", str(links))
+        monkeypatch.setattr(syscalls, "_uuids_by_fsid", {})
+
+    def _ioctl(self, fd: int, request: int, buffer: bytes) -> bytes:
+        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+
+
+def test_the_uuid_on_an_older_kernel_is_the_link_that_the_filesystem_confirms(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ext4 = Ext4OfAnOlderKernel(monkeypatch, tmp_path / "by-uuid")
+    assert syscalls.filesystem_uuid(0) is None, "no udev"
+    (tmp_path / "by-uuid").mkdir()
+    for name in ("2C6B-11F0", "01D7A4C2F3B59E60", "00000000-1111-2222-3333-444444444444"):
+        (tmp_path / "by-uuid" / name).symlink_to("../../sda1")
+    assert syscalls.filesystem_uuid(0) is None, "no link of this filesystem"
+    (tmp_path / "by-uuid" / UUID).symlink_to("../../another")
+    assert syscalls.filesystem_uuid(0) == UUID
+    ext4.f_fsid ^= 1
+    assert syscalls.filesystem_uuid(0) is None, "another filesystem"
+
+
+def test_a_filesystem_without_a_block_device_is_not_asked_for_its_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ext4 = Ext4OfAnOlderKernel(monkeypatch, tmp_path)
+    ext4.device = False
+    monkeypatch.setattr(syscalls.os, "fstatvfs", lambda fd: pytest.fail("a server may never answer"))
+    assert syscalls.filesystem_uuid(0) is None
