@@ -73,7 +73,9 @@ def _refused(
     refused = [f"{message} (on {_some(hosts)})" for message, hosts in said.items()]
     asked = [result for result in looked.values() if "deleting" in result]
     if not refused and asked and all(drive in result["unknown"][workspace] for result in asked):
-        refused.append(f"drive {drive} does not exist: no host knows it in workspace {workspace}, or holds a copy of it")
+        refused.append(
+            f"drive {drive} does not exist: no host knows it in workspace {workspace}, or holds a copy of it"
+        )
     if not refused and not asked:
         refused.append(f"drive {drive}: no host that has a list of workspace {workspace} was reached")
     if users and not force:

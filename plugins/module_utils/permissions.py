@@ -258,11 +258,13 @@ def _check_makeable(
     floors = [os.path.dirname(resolve(one)) for one in granted if is_within(path, one)]
     if not any(is_within(there, floor) for floor in floors):
         missing = printable(os.path.join(there, found.missing[0]))
-        raise Missing(shown, f"{rule}: there is no {missing}, which is above what is granted", "mount its disk, or make it")
+        raise Missing(
+            shown, f"{rule}: there is no {missing}, which is above what is granted", "mount its disk, or make it"
+        )
 
 
 def _made(found: host_paths.Found, wanted: Permissions) -> int:
-    """Make what is missing and open the last of it. Nobody but root can enter a directory before it is what it is to be."""
+    """Make what is missing and open the last of it; nobody but root can enter one before it is what it is to be."""
     above = os.dup(found.fd)
     for number, name in enumerate(found.missing, 1):
         try:

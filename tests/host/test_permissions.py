@@ -166,7 +166,9 @@ def test_what_cannot_be_changed_is_told(tree: Tree) -> None:
 def test_a_directory_that_cannot_be_given_away_is_refused(tree: Tree) -> None:
     subprocess.run(["chattr", "+i", str(tree.path)], check=True)
     try:
-        with pytest.raises(Refusal, match=r"/source: its owner and mode cannot be set \(Operation not permitted\); its"):
+        with pytest.raises(
+            Refusal, match=r"/source: its owner and mode cannot be set \(Operation not permitted\); its"
+        ):
             apply(tree.path)
     finally:
         subprocess.run(["chattr", "-i", str(tree.path)], check=True)
@@ -218,7 +220,9 @@ class Host:
         self.granted = disk / "granted"
         self.granted.mkdir()
 
-    def declare(self, path: Path, *, scope: str = "local-any", **declared: Any) -> tuple[drives_host.Outcome, Differences]:
+    def declare(
+        self, path: Path, *, scope: str = "local-any", **declared: Any
+    ) -> tuple[drives_host.Outcome, Differences]:
         source = {"node_scope": scope, "path": str(path), "node": "gpu-01" if scope == "" else None}
         spec = {"sources": [source], "permissions": declared}
         lists = check_lists([{"name": "vision", "drives": [{"metadata": {"name": "d"}, "spec": spec}]}])

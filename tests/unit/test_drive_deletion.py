@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.stowage.host.plugins.filter.drive_deletion import drive_deletion
 
+from ansible_collections.stowage.host.plugins.filter.drive_deletion import drive_deletion
 from stowage_core import drive_records, drives_host, holders, pins, records
 from stowage_core.differences import Differences
 from stowage_core.drives import check_lists
@@ -98,7 +98,9 @@ def test_a_tombstone_of_what_nobody_knows(places: Places) -> None:
 # -- Over all hosts
 
 
-def result(deleting: bool = False, users: list[str] | None = None, unknown: bool = False, **more: Any) -> dict[str, Any]:
+def result(
+    deleting: bool = False, users: list[str] | None = None, unknown: bool = False, **more: Any
+) -> dict[str, Any]:
     names = ["imagenet"]
     told = {
         "deleting": {"vision": names if deleting else []},
@@ -189,7 +191,11 @@ def test_the_table() -> None:
         gpu_01=result(),
         gpu_02={
             **result(deleting=True),
-            **facts(eviction={"waiting": {"vision.imagenet": "in use: process 4711 (python) has its working directory in it"}}),
+            **facts(
+                eviction={
+                    "waiting": {"vision.imagenet": "in use: process 4711 (python) has its working directory in it"}
+                }
+            ),
         },
         gpu_03=result(unseen=["data location /data: is not there"]),
         gpu_04={"drive_delete_result": {"unreachable": True}},
