@@ -394,6 +394,9 @@ def _lease_expire(_options: argparse.Namespace, places: Places) -> int:
             result = FAILED
         except StowageError as error:
             print(error)  # something still uses it: it is tried again
+        except OSError as error:
+            print(f"pin {printable(run)}/{number}: it stays: {one_line(error)}")
+            result = FAILED
         else:
             if why:
                 print(f"pin {printable(run)}/{number}: released, {why}")

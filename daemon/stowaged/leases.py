@@ -92,11 +92,15 @@ class Leases:
             except records.RecordError:
                 continue  # measuring says so, and makes it anew, as used then
             if record is not None:
-                touched = copies.touch_used(self._places, copy, record.identity, record.path, now)
-                send({"copy": copy, "used": now if touched else record.last_used})
+                why = copies.note_used(self._places, copy, (record.identity, record.path))
+                last_used = now if why else (copies.load_record(self._places, copy) or record).last_used
+                said = f"copy {copy}: its use could not be recorded: {why}" if why else ""
+                send({"copy": copy, "used": last_used, "say": said})
 
     def _take(self, message: Message) -> None:
         self._used(message["copy"], message["used"])
+        if message["say"]:
+            self._say(message["say"])
 
     def _end(self, ending: Ending) -> None:
         if ending.error:

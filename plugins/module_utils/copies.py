@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from . import fill_marks, records, selinux
+from . import events, fill_marks, records, selinux
 from .data_locations import COPY, DRIVES, LOCKS, DataLocation
 from .drive_records import Drive
 from .drives import split_copy_name
-from .errors import Refusal, printable, quoted
+from .errors import Refusal, StowageError, one_line, printable, quoted
 from .locks import lock, records_lock
 from .owner import Mark, claim, read_mark
 from .places import Places
@@ -336,6 +336,27 @@ def touch_used(places: Places, name: str, identity: str, path: str = "", now: fl
         if before.last_used is not None and 0 <= now - before.last_used < USE_INTERVAL_S:
             return False
         return write_record(places, name, replace(before, last_used=now))
+
+
+def note_used(places: Places, name: str, drive: tuple[str, str] | None = None) -> str:
+    """Record that a copy is used now, as far as it can be; return why it could not, which is told as an event too.
+
+    Whoever takes or releases a copy is never held up by what is only observed.
+
+    :param drive: identity of the copy's drive and folder in it; as they are recorded when left out
+    """
+    try:
+        if drive is None:
+            known = load_record(places, name)
+            drive = (known.identity, known.path) if known is not None else None
+        if drive is not None:
+            touch_used(places, name, *drive)
+    except (StowageError, OSError) as error:
+        why = one_line(error) if isinstance(error, OSError) else str(error)
+        message = f"its use at this time could not be recorded, so that it may seem unused for longer: {why}"
+        events.tell(places, object=described(name), reason="UseNotRecorded", message=message)
+        return why
+    return ""
 
 
 def described(name: str) -> str:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import os
+import syslog
 import time
 from typing import Any
 
 from . import records
+from .errors import printable
 from .places import Places
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -40,6 +42,13 @@ def record(places: Places, *, object: str, reason: str, message: str, **fields: 
             os.close(fd)
     except OSError:
         return False
+
+
+def tell(places: Places, *, object: str, reason: str, message: str, **fields: Any) -> None:
+    """Record an event; when that cannot be done, because its disk is full for one, tell the system's log."""
+    if not record(places, object=object, reason=reason, message=message, **fields):
+        syslog.openlog("stowage")
+        syslog.syslog(syslog.LOG_WARNING, f"{printable(object)}: {message}")
 
 
 def read(places: Places, limit: int = 100) -> list[dict[str, Any]]:

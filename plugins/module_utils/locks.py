@@ -1,6 +1,16 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Locks between the processes of one host: ``flock`` on files that only root can open."""
+"""Locks between the processes of one host: ``flock`` on files that only root can open.
+
+Whoever holds several takes them in this order, so that no two wait for each other:
+
+1. :func:`worker_lock`, for the mounts of one worker;
+2. :func:`host_lock`, for what is claimed and declared;
+3. :func:`location_lock`, for the data location: shared by whoever makes copies in it, alone for a change of it;
+4. a copy's own lock (:func:`lock`, :func:`try_lock`), in the data location;
+5. :func:`run_lock`, for the pins of a run;
+6. :func:`records_lock`, for the records of copies.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +46,17 @@ def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractCo
     return _held(places, os.path.join(places.run, "records.lock"), timeout)
 
 
+def location_lock(
+    places: Places, *, alone: bool = False, timeout: float = 60.0
+) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which this host's data location stays what it is.
+
+    :param alone: for a change of it: nobody makes a copy meanwhile
+    :raises StowageError: when another process is in the way for longer than *timeout* seconds
+    """
+    return _held(places, os.path.join(places.run, "location.lock"), timeout, shared=not alone)
+
+
 def run_lock(places: Places, run: str, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
     """Hold the lock under which the pins of a run change. Runs share some files, so that none is left behind by each.
 
@@ -57,11 +78,11 @@ def _number(run: str) -> int:
 
 
 @contextlib.contextmanager
-def _held(places: Places, path: str, timeout: float) -> Iterator[None]:
+def _held(places: Places, path: str, timeout: float, shared: bool = False) -> Iterator[None]:
     make_directory(places.run)
     fd = os.open(path, _FLAGS, 0o600)
     try:
-        _wait(fd, path, timeout)
+        _wait(fd, path, timeout, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
         os.close(fd)
@@ -95,11 +116,11 @@ def lock(dir_fd: int, name: bytes, timeout: float = 60.0) -> int:
     return fd
 
 
-def _wait(fd: int, name: str, timeout: float) -> None:
+def _wait(fd: int, name: str, timeout: float, kind: int = fcntl.LOCK_EX) -> None:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if time.monotonic() >= deadline:

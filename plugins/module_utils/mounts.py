@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +162,18 @@ def read(pid: int | str = "self") -> list[Mount]:
     """Return the mounts that process *pid* sees."""
     with open(f"/proc/{pid}/mountinfo", "rb") as stream:
         return parse(stream.read())
+
+
+def of_all_namespaces() -> Iterator[list[Mount]]:
+    """Yield the mounts of each mount namespace that has a process, as one of its processes sees them."""
+    seen = set()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{process}/mountinfo", "rb") as stream:  # else it has ended
+            first = stream.readline()
+            number = first.partition(b" ")[0]  # that of a mount is in no other namespace
+            if number and number not in seen:
+                seen.add(number)
+                yield parse(first + stream.read())
 
 
 def of_path(path: str, mounts: Sequence[Mount]) -> Mount:

@@ -12,18 +12,18 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from . import copies, data_locations, drive_records, fills, permissions, records
+from . import copies, data_locations, drive_records, fills, permissions, records, trash
 from .data_locations import DataLocation
 from .drive_records import Drive
 from .drives import copy_name, split_copy_name
 from .errors import Refusal, printable, quoted
 from .holders import Holder, boot_id, busy_in, listed
-from .locks import run_lock
-from .mounts import Mount
+from .locks import location_lock, run_lock
+from .mounts import Mount, of_all_namespaces
 from .mounts import read as read_mounts
 from .places import Places
 from .syscalls import NO_DIRECTORY, bind_mount, open_beneath, unmount
@@ -149,33 +149,44 @@ def take(
     :param sub_path: a folder inside the drive; all of it when left out
     :param to_fill: for what fills the copy: nobody else has it before
     :raises Refusal: when the copy's drive is not declared here, what is there is an earlier drive's, the folder is not
-        there as a plain directory, or the copy has yet to be filled
+        there as a plain directory, the copy has yet to be filled, or *location* is not this host's any more
     """
     check_run(run)
     drive_records.find_placed(places, copy, location.host)
     workspace, name = split_copy_name(copy)
-    location_fd = data_locations.open_verified(location)
-    try:
-        with copies.locked(location_fd, copy):
-            # Again: the drive may have been deleted while the lock was waited for.
-            drive = drive_records.find_placed(places, copy, location.host)
-            if not to_fill and copies.waits_for_fill(location_fd, drive):
-                remedy = f"systemctl start {fills.unit(copy)} fills it"
-                raise Refusal(f"drive {workspace}/{name}", fills.waiting(drive, location), remedy)
-            identity, path = drive.identity, drive.path
-            with copies.prepared(location_fd, location, copy, identity, path, **ownership(drive)) as folder:
-                permissions.apply_declared(folder, drive, copy)
-                fd = open_folder(folder, f"{workspace}/{name}", sub_path)
-                try:
-                    below = "/".join(part for part in (path, sub_path) if part)
-                    use = Use(workspace, name, 0, "", below, READ_ONLY if read_only else READ_WRITE, target)
-                    pin = hold(places, use, fd, run=run, worker=worker, deadline=deadline)
-                finally:
-                    os.close(fd)
-    finally:
-        os.close(location_fd)
-    copies.touch_used(places, copy, identity, path)
+    with _kept(places, location) as location_fd, copies.locked(location_fd, copy):
+        # Again: the drive may have been deleted while the lock was waited for.
+        drive = drive_records.find_placed(places, copy, location.host)
+        trash.bring_back(location_fd, location, copy, drive.identity)
+        if not to_fill and copies.waits_for_fill(location_fd, drive):
+            remedy = f"systemctl start {fills.unit(copy)} fills it"
+            raise Refusal(f"drive {workspace}/{name}", fills.waiting(drive, location), remedy)
+        identity, path = drive.identity, drive.path
+        with copies.prepared(location_fd, location, copy, identity, path, **ownership(drive)) as folder:
+            permissions.apply_declared(folder, drive, copy)
+            fd = open_folder(folder, f"{workspace}/{name}", sub_path)
+            try:
+                below = "/".join(part for part in (path, sub_path) if part)
+                use = Use(workspace, name, 0, "", below, READ_ONLY if read_only else READ_WRITE, target)
+                pin = hold(places, use, fd, run=run, worker=worker, deadline=deadline)
+            finally:
+                os.close(fd)
+    copies.note_used(places, copy, (identity, path))
     return pin
+
+
+@contextlib.contextmanager
+def _kept(places: Places, location: DataLocation) -> Iterator[int]:
+    """Open the data location, which nobody changes or gives up as long as this lasts."""
+    with location_lock(places):
+        present = data_locations.load(places)
+        if present is None or present.identity != location.identity:
+            raise Refusal(f"data location {location.path}", "it is not this host's any more", "try again")
+        fd = data_locations.open_verified(location)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
 
 def ownership(drive: Drive) -> dict[str, int]:
@@ -233,7 +244,11 @@ def _reserve(places: Places, use: Use, run: str, worker: str, deadline: float) -
             break
         except FileExistsError:
             number += 1
-    records.write(pin.record_path(places), pin.to_json(), 0o600)
+    try:
+        records.write(pin.record_path(places), pin.to_json(), 0o600)
+    except BaseException:
+        _remove(places, run, number)
+        raise
     return pin
 
 
@@ -246,13 +261,31 @@ def _mount(places: Places, pin: Pin, fd: int) -> None:
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         bind_mount(fd, path, pin.mode == READ_ONLY)
-    except OSError:
+        _check_namespace(pin.described, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unmount(path)
         _remove(places, pin.run, pin.number)
         raise
 
 
+def _check_namespace(name: str, path: str) -> None:
+    """Refuse to go on where the host has not the mount at *path*, or another one, than this process.
+
+    A worker would find an empty directory there; and the mount point of a mount that is not seen cannot be removed
+    without the kernel taking that mount away, whoever uses it.
+    """
+    if mounted_at(path) != _mounted_at(path, read_mounts(1)):  # they have their ids
+        rule = "this process has a mount namespace of its own, and what is mounted there is not what the host has"
+        raise Refusal(name, rule, "run it in the host's: nsenter --target 1 --mount COMMAND")
+
+
 def mounted_at(path: str) -> Mount | None:
-    found = [mount for mount in read_mounts() if mount.point == os.path.realpath(path)]
+    return _mounted_at(path, read_mounts())
+
+
+def _mounted_at(path: str, table: Iterable[Mount]) -> Mount | None:
+    found = [mount for mount in table if mount.point == os.path.realpath(path)]
     return found[-1] if found else None
 
 
@@ -315,13 +348,13 @@ def release_ended(places: Places, run: str, number: int) -> str:
 
 
 def _release(places: Places, run: str, number: int) -> None:
-    path = _path(places, run, number)
+    path, name = _path(places, run, number), f"pin {printable(run)}/{number}"
+    _check_namespace(name, path)
     try:
         while True:
             unmount(path)
     except OSError as error:
         if error.errno == errno.EBUSY:
-            name = f"pin {printable(run)}/{number}"
             rule = f"something still uses it, so it stays{_by_whom(path)}"
             raise Refusal(name, rule, "end the run's processes, then release it") from error
         if error.errno not in (errno.EINVAL, errno.ENOENT):  # not, or no longer, a mount
@@ -336,16 +369,20 @@ def _by_whom(path: str) -> str:
 
 
 def _note_use(places: Places, pin: Pin) -> None:
-    used = copies.load_record(places, pin.copy) if pin.copy else None
-    if used is not None:
-        copies.touch_used(places, pin.copy, used.identity, used.path)
+    if pin.copy:
+        copies.note_used(places, pin.copy)
 
 
 def _remove(places: Places, run: str, number: int) -> None:
-    """Remove the mount point, never what might be in it, then the record, and the run's directory with its last pin."""
+    """Remove the mount point, never what might be in it, then the record, and the run's directory with its last pin.
+
+    A mount point that another mount namespace has a mount at stays, empty: the kernel would take that mount away from
+    whoever uses it there.
+    """
     path = _path(places, run, number)
-    with contextlib.suppress(FileNotFoundError):
-        os.rmdir(path)
+    if not any(_mounted_at(path, table) for table in of_all_namespaces()):
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
     records.remove(path + ".json")
     try:
         os.rmdir(os.path.dirname(path))

@@ -80,6 +80,7 @@ class Lab:
         finally:
             os.close(fd)
         self.location = DataLocation(str(self.path), 0, HOST, filesystem, identity)
+        records.write(self.places.data_location_json, self.location.to_json())
         self.drives: dict[str, dict[str, dict[str, Any]]] = {}
         self.in_use: InUse = use.in_use
 
