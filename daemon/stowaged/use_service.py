@@ -101,12 +101,21 @@ def main() -> int:
     link.setblocking(True)
     _end_with_asker(link)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for the answer any more
-        tell_answer(link.fileno(), lambda: use.look(*_received(link, owner)))
+        tell_answer(link.fileno(), lambda: _found(link, owner))
     return 0
 
 
-def _received(link: socket.socket, owner: int) -> tuple[list[Victim], int, list[int]]:
-    """Return the victims, at descriptors of this process, and the asker with its own descriptors of them."""
+def _found(link: socket.socket, owner: int) -> Evidence:
+    victims, own = _received(link)
+    try:
+        return use.look(victims, owner, own)
+    finally:
+        for victim in victims:
+            os.close(victim.fd)  # before there is an answer: to whoever looks next they would be a use
+
+
+def _received(link: socket.socket) -> tuple[list[Victim], list[int]]:
+    """Return the victims, at descriptors of this process, and the asker's own descriptors of them."""
     data, fds = bytearray(), []
     while not data.endswith(b"\n\n"):
         more, new, flags, _address = socket.recv_fds(link, 1 << 16, _MOST_AT_ONCE)
@@ -119,7 +128,7 @@ def _received(link: socket.socket, owner: int) -> tuple[list[Victim], int, list[
     victims = [json.loads(line) for line in data.splitlines()[:-1]]
     if len(victims) != len(fds):
         raise StowageError(f"{len(fds)} descriptors came with {len(victims)} copies")
-    return [_victim(one, fd) for one, fd in zip(victims, fds)], owner, [one["fd"] for one in victims]
+    return [_victim(one, fd) for one, fd in zip(victims, fds)], [one["fd"] for one in victims]
 
 
 def _victim(sent: dict[str, Any], fd: int) -> Victim:

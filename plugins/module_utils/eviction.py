@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from . import copies, drive_records, events, eviction_stop, fills, pins, trash, use
-from .copies import CopyRecord
+from .copies import Copy, CopyRecord
 from .data_locations import CONDEMNED, PENDING, DataLocation
+from .drive_records import Drive
 from .errors import StowageError, printable
-from .eviction_plan import ASKED_FOR, Plan, Settings, Victim, assess, plan
+from .eviction_plan import ASKED_FOR, DELETED, UNFILLED, Plan, Settings, Victim, assess, plan
 from .eviction_round import Held, Report, Result, Step, Work, nothing
 from .locks import try_lock
 from .places import Places
+from .records import RecordError
 from .sizes import Space, decimal
 from .syscalls import syncfs
 from .trash import Parts, opened_parts
@@ -36,6 +38,8 @@ from .use_child import answer_of
 BATCH = 64
 """The most copies in one round: each is held open, and looked at together with the others."""
 _NOTICEABLE = 1 << 20
+PUT_ASIDE = "evicted: it was put aside before, and a new copy has its name"
+"""Why a copy goes whose place is taken: the disk may be anything but full by now."""
 _SETTLE_S = 1.0
 SYNC_DEADLINE_S = 600.0
 
@@ -52,16 +56,14 @@ def current_plan(
     settings: Settings,
     *,
     figures: Mapping[str, CopyRecord] | None = None,
-    kept: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return what would go now.
 
-    :param figures: what is known of copies, by name; the records when left out
-    :param kept: copies that must stay, and why
+    :param figures: what is known of copies beyond their records, by name
     :raises StowageError: when the data location is not there, or what protects a copy cannot be read
     """
     with opened_parts(location) as parts:
-        return _plan(places, location, settings, parts, figures, kept or {}, ())
+        return _plan(places, location, settings, parts, figures or {}, {}, ())
 
 
 def _plan(
@@ -69,22 +71,14 @@ def _plan(
     location: DataLocation,
     settings: Settings,
     parts: Parts,
-    figures: Mapping[str, CopyRecord] | None,
+    figures: Mapping[str, CopyRecord],
     kept: Mapping[str, str],
     under_way: Collection[str],
 ) -> Plan:
     present = copies.present(parts.root, location)
     drives = drive_records.load_all(places)
-    known = dict(figures or {})
-    unknown = dict(kept)
-    if figures is None:
-        for copy in present:
-            try:
-                record = copies.load_record(places, copy.name)
-            except StowageError as error:
-                unknown[copy.name] = str(error)
-            else:
-                known.update({copy.name: record} if record is not None else {})
+    known, unknown = with_records(places, present, figures)
+    unknown.update(kept)
     pinned = {pin.copy: pin.described for pin in pins.all_pins(places)}
     names = {copy.name for copy in present}
     filling = {
@@ -98,11 +92,37 @@ def _plan(
     space = Space.of(parts.root)
     reserved = sum(record.reserved_bytes for record in coming.values())
     made = plan(space, states, location.max_bytes, settings, time.time(), booted(), under_way, reserved)
-    stopped = eviction_stop.in_force(places, location, space) if made.triggers else ""
-    if stopped:
+    stop = eviction_stop.in_force(places, location, space) if made.triggers else eviction_stop.Stop()
+    if stop.why:
         asked_for = tuple(victim for victim in made.victims if victim.reason in ASKED_FOR)
-        made = replace(made, victims=asked_for, blocked=stopped)
-    return made
+        made = replace(made, victims=asked_for, blocked=stop.why)
+    return replace(made, tries=stop.tries)
+
+
+def with_records(
+    places: Places, present: Sequence[Copy], figures: Mapping[str, CopyRecord]
+) -> tuple[dict[str, CopyRecord], dict[str, str]]:
+    """Return what is known of copies, with the last use of each as it is recorded now, and why copies must stay.
+
+    A copy whose last use cannot be read is not one that was never used.
+
+    :param figures: what is known beyond the records, which are written only when something material has changed
+    """
+    known, unknown = {}, {}
+    for copy in present:
+        newer = figures.get(copy.name)
+        newer = newer if newer is not None and newer.identity == copy.identity else None
+        try:
+            record = copies.load_record(places, copy.name)
+        except RecordError as error:
+            unknown[copy.name] = str(error)
+            record = None
+        record = record if record is not None and record.identity == copy.identity else None
+        uses = [one.last_used for one in (newer, record) if one is not None and one.last_used is not None]
+        found = newer or record
+        if found is not None:
+            known[copy.name] = replace(found, last_used=max(uses, default=None))
+    return known, unknown
 
 
 def look(
@@ -121,8 +141,8 @@ def evict(
     location: DataLocation,
     settings: Settings,
     *,
+    renew: Callable[[], tuple[DataLocation, Settings]] | None = None,
     figures: Mapping[str, CopyRecord] | None = None,
-    kept: Mapping[str, str] | None = None,
     rate: float | None = None,
     report: Report = nothing,
     step: Step = nothing,
@@ -132,19 +152,21 @@ def evict(
 
     What an earlier run left aside or condemned is put back or emptied first.
 
-    :param figures: what is known of copies, by name; the records when left out
-    :param kept: copies that must stay, and why
+    :param renew: returns location and settings as they are declared now: asked before each round
+    :param figures: what is known of copies beyond their records, by name
     :param rate: files deleted per second at most
     :param in_use: who looks whether copies are in use
     :raises StowageError: when the data location is not there, or what protects copies cannot be read
     """
-    recover(places, location, empty=True, rate=rate, report=report, step=step, in_use=in_use)
+    recover(places, location, caches=settings.caches, rate=rate, report=report, step=step, in_use=in_use)
     work = Work(places, location, rate, report, step, in_use)
     result = work.result
     under_way: frozenset[str] = frozenset()
     while True:
+        if renew is not None:
+            location, settings = renew()
         with opened_parts(location) as parts:
-            now = _plan(places, location, settings, parts, figures, {**(kept or {}), **result.kept}, under_way)
+            now = _plan(places, location, settings, parts, figures or {}, result.kept, under_way)
             under_way |= now.triggers
             result.waiting = dict(now.waiting)
             if not now.victims:
@@ -152,30 +174,40 @@ def evict(
                 return result
             names, reasons = [victim.name for victim in now.victims], [victim.reason for victim in now.victims]
             work.say("planned", "", victims=names, reasons=reasons, blocked=now.blocked)
-            stopped = _round(work, parts, now)
+            helped, stopped = _round(work, parts, now)
             # A fill that is under way takes what becomes free: that says nothing about what was removed.
             if stopped and not fills.under_way(places, location):
-                result.blocked = f"{stopped}; {eviction_stop.UNTIL}"
-                eviction_stop.keep(places, location, result.blocked, Space.of(parts.root))
+                result.blocked = eviction_stop.keep(places, location, stopped, Space.of(parts.root), now.tries + 1)
                 return result
+            if helped and now.tries:
+                eviction_stop.lift(places)
 
 
-def _round(work: Work, parts: Parts, now: Plan) -> str:
-    """Take as many of the plan's copies as one round does through all steps; return why none should follow, or ""."""
+def _round(work: Work, parts: Parts, now: Plan) -> tuple[bool, str]:
+    """Take as many of the plan's copies as one round does through all steps.
+
+    Return whether copies went to make room, and why none should follow, or "".
+    """
     # How much those free that go anyway may not be known: nothing is evicted to make room before they are gone.
     asked_for = [victim for victim in now.victims if victim.reason in ASKED_FOR]
-    chosen = (asked_for or list(now.victims))[:BATCH]
+    chosen = (asked_for or list(now.victims))[: 1 if now.tries else BATCH]
     _sync(work, parts)  # what is not written yet has no blocks to become free
-    before = Space.of(parts.root)
     with ExitStack() as stack:
         held = work.unused(parts, work.lock(parts, chosen, stack))
+        # The last measurement may be old. What goes is measured now, and no more goes than that.
+        enough = (float("inf"), float("inf")) if asked_for else (now.wanted_bytes, now.wanted_inodes)
+        held = work.measured(held, *enough)
         condemned = work.prove_and_condemn(parts, work.aside(parts, held))
+    # Only now: what neighbors write while copies are judged has nothing to do with what becomes free.
+    before = Space.of(parts.root)
     for one in condemned:
         victim = one.victim
         figures = {"reason": victim.reason, "allocated": victim.allocated, "why": victim.why}
         work.remove(parts, one.entry, victim.name, **figures)
         work.result.removed.append({"copy": victim.name, "reason": victim.reason, "allocated": victim.allocated})
-    return _not_freed(work, parts, before, condemned, now) if condemned else ""
+    if not condemned:
+        return False, ""
+    return not asked_for, _not_freed(work, parts, before, condemned, now)
 
 
 def _sync(work: Work, parts: Parts) -> None:
@@ -193,12 +225,12 @@ def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Held],
     work.say("freed", "", bytes=freed, planned=planned, inodes=freed_inodes, planned_inodes=planned_inodes)
     if now.wanted_bytes and freed < planned / 2 - _NOTICEABLE:
         return (
-            f"stopped: the copies removed took {decimal(planned)} by their measurement and only "
+            f"the copies removed took {decimal(planned)} by their measurement and only "
             f"{decimal(max(0, freed))} became free; something else fills the disk, or holds their blocks"
         )
     if now.wanted_inodes and not now.wanted_bytes and freed_inodes < planned_inodes // 2:
         return (
-            f"stopped: the copies removed had {planned_inodes} inodes by their measurement and only "
+            f"the copies removed had {planned_inodes} inodes by their measurement and only "
             f"{max(0, freed_inodes)} became free; something else makes files"
         )
     return ""
@@ -223,23 +255,30 @@ def recover(
     places: Places,
     location: DataLocation,
     *,
-    empty: bool,
+    caches: bool,
     rate: float | None = None,
     report: Report = nothing,
     step: Step = nothing,
     in_use: InUse = use.in_use,
 ) -> Result:
-    """Put back what an earlier run left aside, and empty what it had condemned.
+    """Put back what an earlier run left aside, and empty what it had condemned: that was judged, and nobody can use it.
 
-    :param empty: whether anything may be removed now; otherwise what is condemned waits
+    A copy whose name is taken now stays aside unless it goes in any case: its drive was deleted, or it is what a fill
+    has left.
+
+    :param caches: whether it goes otherwise too, once it is proven unused
     """
+    drives = drive_records.load_all(places)
+    deleted = {(drive.copy_name, drive.identity): drive for drive in drives if drive.absent}
     work = Work(places, location, rate, report, step, in_use)
     with opened_parts(location) as parts:
         for entry in copies.names_in(parts.root, PENDING):
             with _taken(work, parts, location, entry) as one:
-                if one is not None:
-                    _return_or_condemn(work, parts, one, empty)
-        condemned = copies.names_in(parts.root, CONDEMNED) if empty else []
+                if one is not None and trash.put_back(parts, one.entry, one.victim.name):
+                    work.say("put back", one.victim.name)
+                elif one is not None:
+                    _judge(work, parts, one, deleted.get((one.victim.name, one.victim.identity)), caches)
+        condemned = copies.names_in(parts.root, CONDEMNED)
         told = {event.get("entry") for event in events.read(places, 0)} if condemned else set()
         for entry in condemned:
             _finish(work, parts, location, entry, os.fsdecode(entry) in told)
@@ -271,14 +310,16 @@ def _say_foreign(work: Work, part: bytes, entry: bytes, name: str) -> None:
     work.say("foreign", name, why=f"{os.fsdecode(part)}/{printable(entry)} is not a copy of this host")
 
 
-def _return_or_condemn(work: Work, parts: Parts, one: Held, empty: bool) -> None:
-    """Put one copy back. One whose name is taken now goes when it is proven unused, and waits otherwise."""
-    if trash.put_back(parts, one.entry, one.victim.name):
-        work.say("put back", one.victim.name)
-    elif empty:
+def _judge(work: Work, parts: Parts, one: Held, tombstone: Drive | None, caches: bool) -> None:
+    """Remove a copy whose name is taken now, if it may go and is proven unused; otherwise it stays aside."""
+    if tombstone is not None:
+        one.victim = one.victim._replace(reason=DELETED, forced=tombstone.force)
+    elif one.victim.reason not in (DELETED, UNFILLED):
+        one.victim = one.victim._replace(remark=PUT_ASIDE)
+    if caches or tombstone is not None or one.victim.reason == UNFILLED:
         work.prove_and_condemn(parts, [one])
     else:
-        work.say("kept aside", one.victim.name, why="a new copy has its name")
+        work.stays_aside(one.victim.name, "evict is not on")
 
 
 def _finish(work: Work, parts: Parts, location: DataLocation, entry: bytes, told: bool) -> None:

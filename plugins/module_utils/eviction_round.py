@@ -22,11 +22,14 @@ from .data_locations import DataLocation
 from .drives import split_copy_name
 from .errors import StowageError
 from .eviction_plan import DELETED, EXPIRED, REASONS, UNFILLED, Victim, kept_by_declaration
+from .inode_set import InodeSet
 from .locks import try_lock
 from .places import Places
 from .syscalls import rename_noreplace
+from .tally import Problems, Tally
 from .trash import Parts
 from .use import InUse
+from .walk import Walk
 
 _ALIVE_S = 1.0
 _EVENTS = {DELETED: "Deleted", UNFILLED: "Cleared"}
@@ -92,6 +95,19 @@ class Held:
         return os.fsencode(self.victim.name)
 
 
+class Beat:
+    """Says now and then that work goes on, however often it is called."""
+
+    def __init__(self, alive: Callable[[], None]) -> None:
+        self._alive = alive
+        self._said = time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._said >= _ALIVE_S:
+            self._said = time.monotonic()
+            self._alive()
+
+
 class Work:
     """The steps, and what has come of them so far."""
 
@@ -121,9 +137,9 @@ class Work:
     def alive(self) -> None:
         self._report({})
 
-    def _keep(self, name: str, why: str) -> None:
+    def _keep(self, name: str, why: str, step: str = "kept") -> None:
         self.result.kept[name] = why
-        self.say("kept", name, why=why)
+        self.say(step, name, why=why)
 
     # -- Looking
 
@@ -178,6 +194,25 @@ class Work:
                 self.say("unused", one.victim.name)
                 unused.append(one)
         return unused
+
+    def measured(self, held: Sequence[Held], wanted_bytes: float, wanted_inodes: float) -> list[Held]:
+        """Return as many, with the sizes that they have now, as it takes to free so much; the others are let go."""
+        chosen = []
+        alive = Beat(self.alive)
+        for one in held:
+            if wanted_bytes <= 0 and wanted_inodes <= 0:
+                one.stack.close()
+                continue
+            seen, problems = InodeSet(), Problems()
+            tally = Tally(lambda status: seen.add(status.st_dev, status.st_ino))
+            # Opened anew: btrfs does not list what has come since a directory was opened.
+            with copies.opened(one.fd, b".") as fd:
+                tally.count(Walk(fd, problems.add), alive)
+            allocated, inodes = tally.blocks * 512, tally.files + tally.directories
+            one.victim = one.victim._replace(allocated=allocated, inodes=inodes)
+            wanted_bytes, wanted_inodes = wanted_bytes - allocated, wanted_inodes - inodes
+            chosen.append(one)
+        return chosen
 
     def _evidence(self, parts: Parts, held: Sequence[Held]) -> dict[str, list[str]]:
         try:
@@ -281,9 +316,10 @@ class Work:
             self.say("put back", name)
             self._keep(name, why)
         else:
-            why = f"kept aside, as a new copy has its name: {why}"
-            self.result.kept[name] = why
-            self.say("kept aside", name, why=why)
+            self.stays_aside(name, why)
+
+    def stays_aside(self, name: str, why: str) -> None:
+        self._keep(name, f"kept aside, as a new copy has its name: {why}", "kept aside")
 
     def record(self, parts: Parts, entry: bytes, name: str, reason: str, why: str = "", **figures: int) -> None:
         """Say that the copy is gone, and why. A disk that is full where records are kept does not keep it from going."""
@@ -307,13 +343,10 @@ class Work:
 
     def remove(self, parts: Parts, entry: bytes, name: str, **figures: Any) -> None:
         """Empty a copy that was condemned; *figures* are told when that is done."""
-        said = time.monotonic()
+        beat = Beat(self.alive)
 
         def alive(*_done: int) -> None:
-            nonlocal said
-            if time.monotonic() - said >= _ALIVE_S:
-                said = time.monotonic()
-                self.alive()
+            beat()
             self._step("emptying", name)
 
         try:

@@ -111,6 +111,7 @@ def look(victims: Sequence[Victim], owner: int, own: Collection[int]) -> Evidenc
     tasks = Tasks(namespaces, held, {victim.device for victim in victims}, owner, own)
     tasks.look()
     namespaces.finish()
+    namespaces.close()
     for status, what in namespaces.layers:
         held.identities.setdefault((status.st_dev, status.st_ino), f"it holds {what}")
     for path, device in _loop_devices():
@@ -141,7 +142,12 @@ def _evidence(
     for path, text in held.ended:
         if any(is_within(path, place) for place in victim.paths):
             yield text
-    yield from _held_inside(victim, held, list(namespaces.overlays.values()), namespaces.doubts)
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    root_fd = open_beneath(victim.fd, b".")
+    try:
+        yield from _held_inside(root_fd, victim, held, list(namespaces.overlays.values()), namespaces.doubts)
+    finally:
+        os.close(root_fd)
 
 
 def _doubtful(overlay: Overlay, text: str) -> str:
@@ -149,7 +155,7 @@ def _doubtful(overlay: Overlay, text: str) -> str:
 
 
 def _held_inside(
-    victim: Victim, held: Held, overlays: Sequence[Overlay], doubts: Sequence[tuple[Overlay, str]]
+    root_fd: int, victim: Victim, held: Held, overlays: Sequence[Overlay], doubts: Sequence[tuple[Overlay, str]]
 ) -> Iterator[str]:
     """Go through the victim once and compare everything in it with all that is held on this host."""
     numbers = {inode for _device, inode in held.identities} | set(held.inodes)
@@ -160,8 +166,7 @@ def _held_inside(
                 relative.setdefault(path.split("/", 1)[0], []).append((path, overlay))
     problems: list[Problem] = []
     devices = set()
-    # Opened anew: btrfs does not list what has come since a directory was opened.
-    walk = Walk(open_beneath(victim.fd, b"."), problems.append)
+    walk = Walk(root_fd, problems.append)
     for directory in walk:
         progress()
         devices.add(directory.status.st_dev)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from .errors import StowageError, one_line
-from .forked import fork
+from .forked import close_all_but, fork
 from .syscalls import mount_id
 
 _ALIVE_S = 1.0
@@ -231,6 +231,7 @@ class Resolver:
 
 
 def _answer(link: socket.socket) -> None:
+    close_all_but(link.fileno())  # what is looked at would be held by one that is stuck, or dies late
     while True:
         path = link.recv(1 << 16)
         if not path:

@@ -68,11 +68,13 @@ def test_open_files_elsewhere_on_the_disk_are_no_use(in_use: InUse, disk: Path, 
 def test_a_bind_mount_of_the_whole_disk_is_no_use(
     in_use: InUse, disk: Path, victims: list[Victim], tmp_path: Path
 ) -> None:
-    subprocess.run(["mount", "--bind", disk, tmp_path], check=True)
+    point = tmp_path / "point"
+    point.mkdir()
+    subprocess.run(["mount", "--bind", disk, point], check=True)
     try:
         assert in_use(victims) == {"ml.a": [], "ml.b": []}
     finally:
-        subprocess.run(["umount", tmp_path], check=True)
+        subprocess.run(["umount", point], check=True)
 
 
 def test_another_subvolume_with_the_same_inode_numbers(in_use: InUse, small_disk: object, tmp_path: Path) -> None:
@@ -400,6 +402,29 @@ ready()
 """
     ),
 }
+
+
+# FUSE: to whoever is not the user that mounted it, it refuses even to say what a directory is.
+ELSEWHERE["a directory that is served to one user alone"] = """
+import struct
+own_namespace()
+link = os.open("/dev/fuse", os.O_RDWR)
+mount("none", "/media", "fuse", 0, f"fd={link},rootmode=40000,user_id=0,group_id=0")
+def serve():
+    while True:
+        request = os.read(link, 1 << 20)
+        kind, unique = struct.unpack_from("=4xIQ", request)
+        answers = {
+            26: struct.pack("=IIIIHHIIHHI28x", 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0, 0),  # FUSE_INIT
+            3: struct.pack("=16xQ40x12xII20x", 1, 0o40700, 2),  # FUSE_GETATTR
+        }
+        data = answers.get(kind, b"")
+        os.write(link, struct.pack("=IiQ", 16 + len(data), 0 if data else -38, unique) + data)
+threading.Thread(target=serve, daemon=True).start()
+os.chdir("/media")
+assert os.stat(".").st_ino == 1
+ready()
+"""
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
