@@ -165,7 +165,8 @@ def test_two_drives_do_not_undo_each_other(
         plan(other, one, granted=tmp_path)
     assert str(refused.value) == (
         f"drive vision/other: its source {tmp_path}/{path} {verb} {tmp_path}/s, the source of drive vision/one,"
-        " and they are to have another owner or mode; declare the same spec.permissions for both, or take apply out of one"
+        " and they are to have another owner or mode; declare the same spec.permissions for both, or take apply out of"
+        " one"
     )
     same = drive("other", scratch(tmp_path / path), apply=True, **{**around, "recursive": False})
     assert len(plan(same, one, granted=tmp_path)) == 2
