@@ -16,12 +16,14 @@ from .copies import names_in, opened
 from .data_location_place import check_components
 from .data_locations import CONDEMNED, DRIVES, LOCKS, PENDING, DataLocation
 from .differences import Differences
-from .errors import Refusal
+from .errors import Refusal, quoted
 from .mounts import Mount
 from .owner import XATTR, Mark, Registry, read_mark, release
 from .syscalls import DIRECTORY, open_beneath
 
 _PARTS = (DRIVES, b".stowage", LOCKS, b".stowage-trash", PENDING, CONDEMNED)
+_HOLDING = (DRIVES, PENDING, CONDEMNED)
+"""The parts that hold copies, or may: a data location is given up only without any of them."""
 _PRIVATE = "0:0 0700"
 
 
@@ -128,10 +130,25 @@ def make_part(part: bytes, fd: int) -> None:
 
 
 def give_up(location: DataLocation, mounts: Sequence[Mount], registry: Registry) -> None:
-    """Take the mark and the empty parts away; the folder itself stays."""
+    """Take the mark and the empty parts away; the folder itself stays.
+
+    :raises Refusal: when something is where copies are, whatever was found there before: then all stays
+    """
     fd = data_locations.open_verified(location, mounts)
     try:
-        for part in reversed(_PARTS):
+        with contextlib.ExitStack() as again:
+            for part in _HOLDING:
+                try:
+                    os.rmdir(part, dir_fd=fd)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    if error.errno != errno.ENOTEMPTY:
+                        raise
+                    raise _not_empty(location, part, names_in(fd, part)) from error
+                again.callback(make_part, part, fd)
+            again.pop_all()
+        for part in (LOCKS, os.path.dirname(LOCKS), os.path.dirname(PENDING)):
             try:
                 os.rmdir(part, dir_fd=fd)
             except OSError as error:
@@ -143,6 +160,12 @@ def give_up(location: DataLocation, mounts: Sequence[Mount], registry: Registry)
     finally:
         os.close(fd)
     registry.remove(location.path)
+
+
+def _not_empty(location: DataLocation, part: bytes, names: Sequence[bytes]) -> Refusal:
+    some = ", ".join(map(quoted, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    path = os.path.join(location.path, os.fsdecode(part))
+    return Refusal(f"data location {location.path}", f"there is something in {path} now ({some})", "run again")
 
 
 def _state(fd: int, part: bytes) -> str:
