@@ -78,7 +78,7 @@ def tmpfiles(places: Places) -> str:
 
 def sysusers() -> str:
     """Return what makes the user as whom the looks at use run."""
-    return f'{HEADER}\nu {USE_USER} - "Stowage: looks whether copies are in use"\n'
+    return f'{HEADER}\nu {USE_USER} - "Stowage, looks whether copies are in use"\n'
 
 
 def has_user() -> bool:
