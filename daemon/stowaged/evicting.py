@@ -1,72 +1,89 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Seeing that room has to be made, saying so, and letting a child make it where the operator has opted in.
+"""Having room made, copies of deleted drives removed, and what lies aside put back: by children, one a data location.
 
-A copy of a drive that was deleted goes in every mode: the operator asked for that. Copies of cache drives go only with
-``evict: on``; with ``plan`` it is said which would go.
+What is done is decided in :mod:`stowaged.eviction_decision`; here it is seen what there is, done, and told.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable
 
-from stowage_core import copies, events, eviction, eviction_plan, eviction_stop
-from stowage_core.copies import CopyRecord
+from stowage_core import copies, data_locations, events, eviction, eviction_plan, eviction_stop
 from stowage_core.data_locations import DataLocation, NotThere
 from stowage_core.errors import StowageError, one_line
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
 
-from . import tables, use_service
+from . import eviction_decision as decision
+from . import settings, tables, use_service
 from .children import Children, Ending, Message, Send
 from .declared import DATA_LOCATION, Declared
+from .eviction_decision import Decision, Known, Outcome, Seen
 from .figures import Figures, eviction_key
 from .filling import Fillings
+from .loop import Timer
 from .sections import Sections
 from .settings import Settings
 from .writer import Writer
 
 SILENCE_S = 180.0
 """Longer than one look at all processes, or the write leases of a large copy, may take."""
-RETRY_S = 60.0
-"""How long nothing is tried again after a run that did not reach its mark."""
-RETRY_DELETED_S = 300.0
-FRESH_S = 60.0
-"""How old the sizes of copies may be when some are chosen: with older ones more would go than has to."""
-PLAN_S = 30.0
 RATE = 10_000.0
 """Files deleted per second at most."""
 
 
-def without_marks(limits: eviction_plan.Settings) -> eviction_plan.Settings:
-    """Return limits under which, without a limit of bytes, all that is left to go are copies of deleted drives."""
-    return replace(limits, start_free=0.0, stop_free=0.0, expire=False)
+def terms(
+    places: Places, location: DataLocation, before: Settings, chosen: Decision, making_room: bool
+) -> tuple[DataLocation, eviction_plan.Settings]:
+    """Return what a run may remove as it is declared now: never more than what was decided when it began.
 
-
-def with_last_use(places: Places, figures: Mapping[str, CopyRecord]) -> tuple[dict[str, CopyRecord], dict[str, str]]:
-    """Return the figures with the last use of each copy as it is recorded now, and why copies must stay.
-
-    A copy whose last use cannot be read is not one that was never used.
+    :param before: the settings that were in force then; they stay so while the new ones are wrong
+    :param making_room: whether it goes on with what had begun before
     """
-    found, unknown = {}, {}
-    for name, one in figures.items():
-        try:
-            record = copies.load_record(places, name)
-        except StowageError as error:
-            found[name], unknown[name] = one, str(error)
-            continue
-        recorded = record.last_used if record is not None and record.identity == one.identity else None
-        uses = [use for use in (one.last_used, recorded) if use is not None]
-        found[name] = replace(one, last_used=max(uses, default=None))
-    return found, unknown
+    present = data_locations.load(places)
+    try:
+        now = settings.load(places)
+    except (StowageError, OSError):
+        now = before
+    is_present = present is not None and present.identity == location.identity
+    if present is not None and is_present:
+        location = present
+    caches = chosen.caches and is_present and now.evict == "on"
+    limits = replace(now.limits, caches=caches)
+    if making_room:
+        limits = replace(limits, start_free=limits.stop_free)
+    return replace(location, max_bytes=location.max_bytes if caches and chosen.limit else 0), limits
+
+
+@dataclass
+class _Work:
+    """A child at work in a data location."""
+
+    chosen: Decision
+    seen: Seen
+    outcome: Outcome = field(default_factory=Outcome)
+    aside: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Place:
+    """What is known of a data location, and what was told of it."""
+
+    location: DataLocation
+    known: Known = field(default_factory=Known)
+    work: _Work | None = None
+    told: tuple[str, str] = ("", "")
+    kept: dict[str, str] = field(default_factory=dict)
+    """By copy, why it stays, as it was said last."""
 
 
 class Evicting:
-    """One run at a time in each data location; whether one is due is decided from figures that are there already."""
+    """One child at a time in each data location; what is due is decided from figures that are there already."""
 
     def __init__(
         self,
@@ -77,7 +94,7 @@ class Evicting:
         fillings: Fillings,
         writer: Writer,
         say: Callable[[str], None],
-        soon: Callable[[], None],
+        later: Callable[[float], Timer],
         mode: str,
     ) -> None:
         self._places = places
@@ -87,27 +104,19 @@ class Evicting:
         self._fillings = fillings
         self._writer = writer
         self._say = say
-        self._soon = soon
+        self._later = later
         self._mode = mode
         self._in_use = use_service.asking(places.use_socket)
-        self._recovered: str | None = None
-        self._under_way = False
-        self._making_room = ""
-        """The key of the child that removes what ``evict: on`` lets go, while it does."""
-        self._wait_until = 0.0
-        self._hurried = float("-inf")
-        self._swept = float("-inf")
+        self._of: dict[str, _Place] = {}
+        self._timer: Timer | None = None
         before = sections.last("evictions") or {}
         removed, removed_bytes = before.get("removed"), before.get("removed_bytes")
         self._removed: dict[str, int] = removed if isinstance(removed, dict) else {}
         self._removed_bytes = removed_bytes if isinstance(removed_bytes, int) else 0
         self._declared = Declared()
-        self._waiting: dict[str, str] = {}
         self._plan: list[dict[str, Any]] = []
         self._plan_made: float | None = None
         self._planned: tuple[str, ...] = ()
-        self._blocked = ""
-        self._kept: dict[str, str] = {}
         if before.get("mode", mode) != mode:
             self._writer.do(self._lift)
 
@@ -116,10 +125,11 @@ class Evicting:
         if mode == self._mode:
             return
         self._mode = mode
-        self._wait_until = 0.0
-        if self._making_room and mode != "on":
-            self._children.stop(self._making_room, f"stopped, because evict is {mode} now")
-            self._making_room = ""
+        for place in self._of.values():
+            place.known = decision.retried(place.known)
+            if place.work is not None and place.work.chosen.caches and mode != "on":
+                place.work.outcome = replace(place.work.outcome, withdrawn=True)
+                self._children.stop(eviction_key(place.location), f"stopped, because evict is {mode} now")
         self._writer.do(self._lift)
 
     def _lift(self) -> str:
@@ -132,87 +142,76 @@ class Evicting:
 
     def decide(self, declared: Declared, configuration: Settings, answer: Message | None) -> None:
         """Start what is due, given what the data location just answered."""
-        location = declared.data_location
-        if declared is not self._declared:
-            self._declared, self._wait_until = declared, 0.0  # what was in the way may not be any more
-        if location is None or answer is None or not answer["available"]:
-            # Another filesystem, or none, is in its place: there is nothing that could be removed, or be planned.
-            self._settle()
-        elif not self._children.running(eviction_key(location)) and not self._figures.measuring_copies:
-            if self._recovered != location.identity:
-                if time.monotonic() >= self._wait_until:
-                    self._recover(location)
-            elif self._figures.copies_known:
-                self._act(location, declared, configuration, answer["filesystem"])
-        self._sweep_former(declared, configuration)
+        present = declared.data_location
+        locations = {location.identity: location for location in declared.former}
+        if present is not None:
+            locations[present.identity] = present
+        self._of = {identity: self._of.get(identity, _Place(one)) for identity, one in locations.items()}
+        until = float("inf")
+        for identity, place in self._of.items():
+            place.location = locations[identity]
+            if declared is not self._declared:
+                place.known = decision.retried(place.known)
+            is_present = present is not None and identity == present.identity
+            seen = (
+                self._seen(place, declared, configuration, answer) if is_present else self._seen_former(place, declared)
+            )
+            place.known = decision.observed(seen, place.known)
+            now = time.monotonic()
+            chosen = decision.decide(seen, place.known, now)
+            self._do(place, seen, chosen, configuration)
+            place.known = decision.started(place.known, chosen, now)
+            until = min(until, chosen.until)
+            if is_present and not self._is_planned(seen, place):
+                self._plan, self._plan_made, self._planned = [], None, ()
+            self._tell_blocked(place)
+        self._declared = declared
+        self._wake_at(until)
         self.publish()
 
-    def _sweep_former(self, declared: Declared, configuration: Settings) -> None:
-        """Now and then, while there are deleted drives, remove their copies from earlier data locations too."""
-        if not any(drive.absent for drive in declared.drives) or time.monotonic() - self._swept < RETRY_DELETED_S:
-            return
-        self._swept = time.monotonic()
-        for location in declared.former:
-            if not self._children.running(eviction_key(location)):
-                body = partial(self._remove_deleted, location, without_marks(configuration.limits))
-                self._children.start(eviction_key(location), body, self._take_former, self._end_former, SILENCE_S)
+    def _is_planned(self, seen: Seen, place: _Place) -> bool:
+        """Return whether there is any reason left for a plan."""
+        wanted = seen.mode != "off" and seen.expired or decision.is_pressed(seen, place.known)
+        return seen.there and (wanted or place.work is not None)
 
-    def _remove_deleted(self, location: DataLocation, limits: eviction_plan.Settings, send: Send) -> None:
-        try:
-            former = replace(location, max_bytes=0)
-            eviction.evict(self._places, former, limits, rate=RATE, report=send, in_use=self._in_use)
-        except NotThere as error:
-            send({"step": "left", "copy": "any", "why": str(error)})
+    def _wake_at(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._later(max(0.0, until - time.monotonic())) if until < float("inf") else None
 
-    def _take_former(self, message: Message) -> None:
-        if message.get("step") == "emptied":
-            self._count(message)
-        elif message.get("step") in ("kept", "left"):
-            self._say(f"copy {message['copy']}: stays in an earlier data location: {message['why']}")
+    # -- What there is
 
-    def _end_former(self, ending: Ending) -> None:
-        if ending.error:
-            self._say(f"removing copies of deleted drives from earlier data locations: {ending.error}")
+    def _seen_former(self, place: _Place, declared: Declared) -> Seen:
+        absent = [drive for drive in declared.drives if drive.absent]
+        return Seen(
+            mode=self._mode,
+            former=True,
+            busy=self._children.running(eviction_key(place.location)),
+            deleted=bool(absent),
+            forced=any(drive.force for drive in absent),
+        )
 
-    def _act(
-        self, location: DataLocation, declared: Declared, configuration: Settings, filesystem: Mapping[str, Any]
-    ) -> None:
-        gone = {drive.copy_name for drive in declared.drives if drive.absent}
-        deleted = any(copy.name in gone for copy in self._figures.copies())
-        self._under_way = self._under_way and configuration.evict == "on"
-        limits = configuration.limits
-        pressed = configuration.evict != "off" and self._is_pressed(location, filesystem)
-        expired = configuration.evict != "off" and self._has_expired(declared, limits)
-        if not pressed:
-            self._settle(expired)
-        if not deleted:
-            self._waiting = {}
-        if not (deleted or pressed or expired) or time.monotonic() < self._wait_until:
-            return
-        if configuration.evict == "on" and pressed:
-            if self._under_way:
-                limits = replace(limits, start_free=limits.stop_free)
-            if self._figures.copies_age() > FRESH_S:
-                if time.monotonic() - self._hurried > FRESH_S:
-                    self._hurried = time.monotonic()
-                    self._figures.hurry()
-            else:
-                self._start(location, limits, True)
-        elif configuration.evict == "on" and expired:
-            self._start(replace(location, max_bytes=0), replace(without_marks(limits), expire=True), False)
-        elif deleted:
-            self._start(replace(location, max_bytes=0), without_marks(limits), False)
-        else:
-            self._start_plan(location, limits)
-
-    def _is_pressed(self, location: DataLocation, filesystem: Mapping[str, Any]) -> bool:
-        space = Space.from_json(filesystem)
-        limits = eviction_plan.Settings()
-        mark = limits.stop_free if self._under_way else limits.start_free
+    def _seen(self, place: _Place, declared: Declared, configuration: Settings, answer: Message | None) -> Seen:
+        # Another filesystem, or none, may be in its place: there is nothing that could be removed, or be planned.
+        if answer is None or not answer["available"]:
+            return Seen(mode=self._mode, there=False)
+        location, space = place.location, Space.from_json(answer["filesystem"])
         coming = self._fillings.reserved_bytes(location)
-        over = location.max_bytes and self._figures.allocated() + coming > location.max_bytes
-        free = eviction_plan.free_fraction(space, coming)
-        return bool(over) or free < mark or space.files_free_fraction < mark
+        least = min(eviction_plan.free_fraction(space, coming), space.files_free_fraction)
+        limits = configuration.limits
+        absent = {drive.copy_name: drive for drive in declared.drives if drive.absent}
+        return Seen(
+            mode=self._mode,
+            busy=self._children.running(eviction_key(location)),
+            measuring=self._figures.measuring_copies,
+            age=self._figures.copies_age(),
+            below_start=least < limits.start_free,
+            below_stop=least < limits.stop_free,
+            over_limit=bool(location.max_bytes) and self._figures.allocated() + coming > location.max_bytes,
+            deleted=any(copy.name in absent for copy in self._figures.copies()),
+            forced=any(drive.force for drive in absent.values()),
+            expired=self._has_expired(declared, limits),
+        )
 
     def _has_expired(self, declared: Declared, limits: eviction_plan.Settings) -> bool:
         """Return whether a copy was not used for as long as its drive says."""
@@ -221,91 +220,54 @@ class Evicting:
         states = eviction_plan.assess(found, self._figures.copy_records() if found else {}, drives.values(), {})
         return any(eviction_plan.has_expired(state, limits, time.time()) for state in states)
 
-    def _settle(self, planned: bool = False) -> None:
-        """Room need not be made, or cannot.
+    # -- What is done
 
-        :param planned: whether copies may be planned to go for another reason
-        """
-        self._under_way = False
-        if not planned:
-            self._plan, self._plan_made = [], None
-            self._planned = ()
-        self._note_blocked("", "")
+    def _do(self, place: _Place, seen: Seen, chosen: Decision, configuration: Settings) -> None:
+        if chosen.action == decision.MEASURE:
+            self._figures.hurry()
+        elif chosen.action == decision.INTERRUPT:
+            self._figures.interrupt("ended, because room has to be made")
+        elif chosen.action != decision.WAIT:
+            self._start(place, seen, chosen, configuration)
 
-    # -- Children
-
-    def _recover(self, location: DataLocation) -> None:
-        def body(send: Send) -> None:
-            eviction.recover(self._places, location, empty=True, rate=RATE, report=send, in_use=self._in_use)
-
-        def end(ending: Ending) -> None:
-            if ending.error:
-                self._say(f"finishing an earlier eviction: {ending.error}")
-                self._wait_until = time.monotonic() + RETRY_S
-            else:
-                self._recovered = location.identity
-                self._soon()
-
-        self._children.start(eviction_key(location), body, self._take, end, SILENCE_S)
-
-    def _start(self, location: DataLocation, limits: eviction_plan.Settings, by_pressure: bool) -> None:
-        known = self._figures.copy_records()
+    def _start(self, place: _Place, seen: Seen, chosen: Decision, configuration: Settings) -> None:
+        location = place.location
+        renew = partial(terms, self._places, location, configuration, chosen, place.known.making_room)
+        known = {} if seen.former else self._figures.copy_records()
+        place.work = _Work(chosen, seen)
 
         def body(send: Send) -> None:
-            figures, unknown = with_last_use(self._places, known)
-            result = eviction.evict(
-                self._places,
-                location,
-                limits,
-                figures=figures,
-                kept=unknown,
-                rate=RATE,
-                report=send,
-                in_use=self._in_use,
-            )
-            found = {"blocked": result.blocked, "kept": len(result.kept), "removed": len(result.removed)}
-            send({"result": {**found, "waiting": result.waiting}})
+            try:
+                if chosen.action == decision.RECOVER:
+                    eviction.recover(
+                        self._places, location, caches=chosen.caches, rate=RATE, report=send, in_use=self._in_use
+                    )
+                elif chosen.action == decision.PLAN:
+                    plan = eviction.current_plan(self._places, location, configuration.limits, figures=known)
+                    victims = [
+                        {"copy": one.name, "reason": one.reason, "allocated": one.allocated} for one in plan.victims
+                    ]
+                    send({"plan": victims, "blocked": plan.blocked})
+                else:
+                    result = eviction.evict(
+                        self._places, *renew(), renew=renew, figures=known, rate=RATE, report=send, in_use=self._in_use
+                    )
+                    found = {"blocked": result.blocked, "kept": len(result.kept), "removed": len(result.removed)}
+                    send({"result": {**found, "waiting": result.waiting}})
+            except NotThere:
+                send({"absent": True})
 
-        def end(ending: Ending) -> None:
-            stopped = (by_pressure or limits.expire) and not self._making_room
-            self._making_room = ""
-            if ending.error:
-                self._say(f"eviction: {ending.error}")
-                self._wait_until = 0.0 if stopped else time.monotonic() + RETRY_S
-                self._recovered = None
+        self._children.start(
+            eviction_key(location), body, partial(self._take, place), partial(self._end, place), SILENCE_S
+        )
 
-        key = eviction_key(location)
-        if by_pressure:
-            self._under_way = True
-        if by_pressure or limits.expire:
-            self._making_room = key
-        self._children.start(key, body, lambda message: self._take(message, location.path, by_pressure), end, SILENCE_S)
-
-    def _start_plan(self, location: DataLocation, limits: eviction_plan.Settings) -> None:
-        known = self._figures.copy_records()
-
-        def body(send: Send) -> None:
-            figures, unknown = with_last_use(self._places, known)
-            plan = eviction.current_plan(self._places, location, limits, figures=figures, kept=unknown)
-            victims = [{"copy": one.name, "reason": one.reason, "allocated": one.allocated} for one in plan.victims]
-            send({"plan": victims, "blocked": plan.blocked})
-
-        def take(message: Message) -> None:
-            self._plan, self._plan_made = message["plan"], time.time()
-            self._note_plan(location.path)
-            self._note_blocked(message["blocked"], location.path)
-
-        def end(ending: Ending) -> None:
-            if ending.error:
-                self._say(f"planning an eviction: {ending.error}")
-
-        self._wait_until = time.monotonic() + PLAN_S
-        self._children.start(eviction_key(location), body, take, end, SILENCE_S)
-
-    def _take(self, message: Message, path: str = "", by_pressure: bool = False) -> None:
-        """Take in a step of a run."""
-        step = message.get("step")
-        if step == "planned":
+    def _take(self, place: _Place, message: Message) -> None:
+        """Take in a step of the work."""
+        work = place.work
+        if work is None:
+            return
+        step, name = message.get("step"), message.get("copy", "")
+        if step == "planned" and work.chosen.caches:
             known = self._figures.copy_records()
             self._plan = [
                 {"copy": name, "reason": reason, "allocated": (known[name].allocated or 0) if name in known else 0}
@@ -313,38 +275,59 @@ class Evicting:
             ]
             self._plan_made = time.time()
         elif step == "emptied":
-            self._count(message)
-            self._figures.removed(message["copy"])
-            self._plan = [one for one in self._plan if one["copy"] != message["copy"]]
-        elif step in ("kept", "kept aside", "foreign", "left"):
-            if self._kept.get(message["copy"]) != message["why"]:
-                self._kept[message["copy"]] = message["why"]
-                self._say(f"copy {message['copy']}: stays: {message['why']}")
+            work.aside.pop(name, None)
+            self._count(place, message)
         elif step == "put back":
-            self._say(f"copy {message['copy']}: put back")
+            work.aside.pop(name, None)
+            self._say(f"copy {name}: put back")
+        elif step in ("kept aside", "left"):
+            what = message["why"] if step == "kept aside" else f"could not be deleted: {message['why']}"
+            work.aside[name] = what
+            self._tell_aside(place, name, what)
+        elif step in ("kept", "foreign"):
+            self._say_kept(place, name, message["why"])
+        elif "plan" in message:
+            self._plan, self._plan_made = message["plan"], time.time()
+            self._note_plan(place.location.path)
+            work.outcome = replace(work.outcome, blocked=message["blocked"])
+        elif "absent" in message:
+            work.outcome = replace(work.outcome, absent=True)
         elif "result" in message:
-            self._finish(message["result"], path, by_pressure)
+            work.outcome = replace(work.outcome, **message["result"])
         if step in ("planned", "emptied"):
             self.publish()
 
-    def _count(self, message: Message) -> None:
-        reason = message["reason"]
-        self._kept.pop(message["copy"], None)
+    def _count(self, place: _Place, message: Message) -> None:
+        name, reason = message["copy"], message["reason"]
+        place.kept.pop(name, None)
         self._removed[reason] = self._removed.get(reason, 0) + 1
         self._removed_bytes += message.get("allocated") or 0
-        self._say(f"copy {message['copy']}: removed: {message.get('why', eviction_plan.REASONS[reason])}")
+        self._say(f"copy {name}: removed: {message.get('why', eviction_plan.REASONS[reason])}")
+        if place.work is not None and not place.work.seen.former:
+            self._figures.removed(name)
+            self._plan = [one for one in self._plan if one["copy"] != name]
 
-    def _finish(self, result: Mapping[str, Any], path: str, by_pressure: bool) -> None:
-        self._plan, self._plan_made = [], None
-        self._waiting = result["waiting"]
-        if by_pressure:
-            self._note_blocked(result["blocked"], path)
-        if result["blocked"] or result["kept"] or not result["removed"]:
-            # What is deleted by force is let go by its workers' leases meanwhile, and what is too fresh grows older.
-            soon = by_pressure or not result["kept"] or any(drive.force for drive in self._declared.drives)
-            self._wait_until = time.monotonic() + (RETRY_S if soon else RETRY_DELETED_S)
+    def _end(self, place: _Place, ending: Ending) -> None:
+        work, place.work = place.work, None
+        if work is None:
+            return
+        outcome = replace(work.outcome, aside=work.aside)
+        if outcome.withdrawn:
+            self._say(f"eviction: {ending.error}")
+        elif ending.error:
+            what = f"no progress for {SILENCE_S:g} s" if ending.silent else ending.error
+            outcome = replace(outcome, error=what)
+        if work.chosen.action == decision.REMOVE:
+            if work.chosen.caches:
+                self._plan, self._plan_made = [], None
+            if not (outcome.error or outcome.absent or outcome.withdrawn):
+                self._tell_waiting(place, outcome.waiting)
+        place.known = decision.ended(work.seen, place.known, work.chosen, outcome, time.monotonic())
+        self._tell_blocked(place)
+        self.publish()
+        self._wake_at(0.0)
 
-    # -- What is said about it
+    # -- What is told
 
     def _note_plan(self, path: str) -> None:
         names = tuple(one["copy"] for one in self._plan)
@@ -354,32 +337,77 @@ class Evicting:
             self._tell("EvictionPlanned", f"{path}: {tables.copies(len(names))} ({total}) would be removed: {first}")
         self._planned = names
 
-    def _note_blocked(self, blocked: str, path: str) -> None:
-        if blocked and not self._blocked:
-            self._tell("EvictionBlocked", f"{path}: {blocked}")
-        elif self._blocked and not blocked:
-            self._say("eviction is not blocked any more")
-        self._blocked = blocked
+    def _tell_blocked(self, place: _Place) -> None:
+        """Say that copies cannot go, and that they can again; how many are short changes with every look."""
+        before, now = place.told, decision.blocked(place.known)
+        kind, why = now
+        if kind and (kind != before[0] or (kind == decision.FAILED and why != before[1])):
+            what = f"copies cannot be removed: {why}" if kind == decision.FAILED else why
+            self._tell("EvictionBlocked", f"{place.location.path}: {what}")
+        elif before[0] and not kind:
+            self._tell("EvictionUnblocked", f"{place.location.path}: eviction is not blocked any more")
+        place.told = now
+
+    def _tell_waiting(self, place: _Place, waiting: Mapping[str, str]) -> None:
+        for name, why in waiting.items():
+            if name not in place.known.waiting:
+                message = f"Copy stays on {place.location.host} although its drive was deleted: {why}"
+                self._record_of("DeletionWaits", copies.described(name), message)
+            self._say_kept(place, name, why)
+
+    def _tell_aside(self, place: _Place, name: str, why: str) -> None:
+        if name not in place.known.aside:
+            self._record_of("CopyAside", copies.described(name), f"Copy on {place.location.host}: {why}")
+        self._say_kept(place, name, why)
+
+    def _say_kept(self, place: _Place, name: str, why: str) -> None:
+        if place.kept.get(name) != why:
+            place.kept[name] = why
+            self._say(f"copy {name}: stays: {why}{self._where(place)}")
+
+    def _where(self, place: _Place) -> str:
+        present = self._declared.data_location
+        is_present = present is not None and present.identity == place.location.identity
+        return "" if is_present else f" (in the earlier data location {place.location.path})"
 
     def _tell(self, reason: str, message: str) -> None:
         self._say(message)
-        self._writer.do(partial(self._record, reason, message, time.time()))
+        self._record_of(reason, DATA_LOCATION, message)
 
-    def _record(self, reason: str, message: str, when: float) -> str:
-        recorded = events.record(self._places, object=DATA_LOCATION, reason=reason, message=message, time=when)
+    def _record_of(self, reason: str, object_name: str, message: str) -> None:
+        self._writer.do(partial(self._record, reason, object_name, message, time.time()))
+
+    def _record(self, reason: str, object_name: str, message: str, when: float) -> str:
+        recorded = events.record(self._places, object=object_name, reason=reason, message=message, time=when)
         return "" if recorded else f"{self._places.events}: the event {reason} could not be recorded"
 
     def publish(self) -> None:
+        kind, why = "", ""
+        waiting: dict[str, str] = {}
+        aside = []
+        # The present data location is the last one: it has the last word.
+        for place in self._of.values():
+            where = self._where(place)
+            of_place = decision.blocked(place.known)
+            if of_place[0]:
+                kind, why = of_place[0], of_place[1] + where
+            waiting.update({name: text + where for name, text in place.known.waiting.items()})
+            aside += [
+                {"copy": name, "location": place.location.path, "why": text}
+                for name, text in sorted(place.known.aside.items())
+            ]
         self._sections.put(
             "evictions",
             {
                 "mode": self._mode,
                 "removed": self._removed,
                 "removed_bytes": self._removed_bytes,
-                "blocked": bool(self._blocked),
-                "why": self._blocked,
+                "blocked": bool(kind),
+                "reason": kind,
+                "why": why,
                 "plan": self._plan,
                 "plan_made": self._plan_made,
-                "waiting": self._waiting,
+                "waiting": waiting,
+                "aside": aside,
             },
         )

@@ -207,6 +207,10 @@ class Figures:
         """Let the copies be measured at once."""
         self._ended.pop(self._copies_key, None)
 
+    def interrupt(self, why: str) -> None:
+        """End a measurement of copies that is under way: it holds them open."""
+        self._children.stop(self._copies_key, why)
+
     def used(self, name: str, when: float | None) -> None:
         """Take on when a copy was last used."""
         if name in self._copies:

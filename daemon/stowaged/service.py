@@ -107,7 +107,7 @@ class Service:
             self._fillings,
             self._writer,
             say,
-            self._soon,
+            lambda seconds: self._loop.later(seconds, self._cycle),
             configuration.evict,
         )
         self._declared = Declared()

@@ -23,7 +23,7 @@ from . import copies, drive_records, events, eviction_stop, fills, pins, trash, 
 from .copies import Copy, CopyRecord
 from .data_locations import CONDEMNED, PENDING, DataLocation
 from .drive_records import Drive
-from .errors import StowageError, printable
+from .errors import printable
 from .eviction_plan import ASKED_FOR, DELETED, UNFILLED, Plan, Settings, Victim, assess, plan
 from .eviction_round import Held, Report, Result, Step, Work, nothing
 from .locks import try_lock
@@ -268,8 +268,7 @@ def recover(
 
     :param caches: whether it goes otherwise too, once it is proven unused
     """
-    drives = drive_records.load_all(places)
-    deleted = {(drive.copy_name, drive.identity): drive for drive in drives if drive.absent}
+    drive_of = drive_records.by_copy(drive_records.load_all(places))
     work = Work(places, location, rate, report, step, in_use)
     with opened_parts(location) as parts:
         for entry in copies.names_in(parts.root, PENDING):
@@ -277,7 +276,7 @@ def recover(
                 if one is not None and trash.put_back(parts, one.entry, one.victim.name):
                     work.say("put back", one.victim.name)
                 elif one is not None:
-                    _judge(work, parts, one, deleted.get((one.victim.name, one.victim.identity)), caches)
+                    _judge(work, parts, one, drive_of(one.victim.name, one.victim.identity), caches)
         condemned = copies.names_in(parts.root, CONDEMNED)
         told = {event.get("entry") for event in events.read(places, 0)} if condemned else set()
         for entry in condemned:
@@ -310,16 +309,17 @@ def _say_foreign(work: Work, part: bytes, entry: bytes, name: str) -> None:
     work.say("foreign", name, why=f"{os.fsdecode(part)}/{printable(entry)} is not a copy of this host")
 
 
-def _judge(work: Work, parts: Parts, one: Held, tombstone: Drive | None, caches: bool) -> None:
+def _judge(work: Work, parts: Parts, one: Held, drive: Drive | None, caches: bool) -> None:
     """Remove a copy whose name is taken now, if it may go and is proven unused; otherwise it stays aside."""
-    if tombstone is not None:
-        one.victim = one.victim._replace(reason=DELETED, forced=tombstone.force)
+    if drive is not None and drive.absent:
+        one.victim = one.victim._replace(reason=DELETED, forced=drive.force)
+        caches = True
     elif one.victim.reason not in (DELETED, UNFILLED):
         one.victim = one.victim._replace(remark=PUT_ASIDE)
-    if caches or tombstone is not None or one.victim.reason == UNFILLED:
+    if caches or one.victim.reason == UNFILLED:
         work.prove_and_condemn(parts, [one])
     else:
-        work.stays_aside(one.victim.name, "evict is not on")
+        work.stays_aside(one.victim.name, "caches are not evicted here now")
 
 
 def _finish(work: Work, parts: Parts, location: DataLocation, entry: bytes, told: bool) -> None:

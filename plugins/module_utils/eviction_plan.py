@@ -47,8 +47,8 @@ class Settings:
     stop_free: float = 0.15
     minimum_age_s: float = 600.0
     boot_grace_s: float = 600.0
-    expire: bool = True
-    """Whether copies go that were not used for as long as their drive says."""
+    caches: bool = True
+    """Whether copies go to make room, or when nobody used them for so long; otherwise only those of deleted drives."""
 
 
 class State(NamedTuple):
@@ -88,10 +88,14 @@ class Victim(NamedTuple):
     forced: bool = False
     unused_since: float = 0.0
     """Since when nobody used it, of one that has expired."""
+    remark: str = ""
+    """What its event says instead of the reason."""
 
     @property
     def why(self) -> str:
         """Why it goes, as its event says."""
+        if self.remark:
+            return self.remark
         if self.reason == EXPIRED and self.unused_since:
             return f"evicted: unused for {duration(time.time() - self.unused_since)}"
         return REASONS[self.reason]
@@ -111,6 +115,8 @@ class Plan:
     """Why the mark cannot be reached with these victims; empty when it can."""
     waiting: Mapping[str, str] = field(default_factory=dict)
     """The part of *kept* that are copies of deleted drives."""
+    tries: int = 0
+    """How many tries in a row have not helped: while there are any, one copy is removed at a time."""
 
 
 def duration(seconds: float) -> str:
@@ -124,7 +130,7 @@ def duration(seconds: float) -> str:
 def has_expired(state: State, settings: Settings, now: float) -> bool:
     """Return whether nobody used a copy for as long as its drive says, and for no less than what is too fresh."""
     fresh = state.unused_since > now - settings.minimum_age_s
-    return settings.expire and 0.0 < state.expires <= now and not fresh
+    return settings.caches and 0.0 < state.expires <= now and not fresh
 
 
 def kept_by_declaration(drive: Drive | None, reason: str = "") -> str:
@@ -203,7 +209,7 @@ def plan(
     """
     states = list(states)
     full_bytes, full_inodes = _wanted_for_space(space, settings, FULL in under_way, coming)
-    over = sum(state.allocated or 0 for state in states) + coming - max_bytes if max_bytes else 0
+    over = sum(state.allocated or 0 for state in states) + coming - max_bytes if max_bytes and settings.caches else 0
     bytes_left, inodes_left, limit_left = full_bytes, full_inodes, over
     triggers = {FULL} if full_bytes or full_inodes else set()
     triggers.update({LIMIT} if over > 0 else ())
@@ -268,7 +274,7 @@ def _wanted_for_space(space: Space, settings: Settings, under_way: bool, coming:
     """Return the bytes and inodes that must become free, both 0 while neither is below its mark."""
     mark = settings.stop_free if under_way else settings.start_free
     free = free_fraction(space, coming)
-    if free >= mark and space.files_free_fraction >= mark:
+    if not settings.caches or free >= mark and space.files_free_fraction >= mark:
         return 0, 0
     size = _short(space.avail - coming, space.usable, settings.stop_free) if free < mark else 0
     inodes = _short(space.files_free, space.files, settings.stop_free) if space.files_free_fraction < mark else 0

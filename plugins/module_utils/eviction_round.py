@@ -26,7 +26,7 @@ from .inode_set import InodeSet
 from .locks import try_lock
 from .places import Places
 from .syscalls import rename_noreplace
-from .tally import Problems, Tally
+from .tally import Tally
 from .trash import Parts
 from .use import InUse
 from .walk import Walk
@@ -93,6 +93,16 @@ class Held:
     @property
     def name(self) -> bytes:
         return os.fsencode(self.victim.name)
+
+
+def _size(copy_fd: int, alive: Callable[[], None]) -> tuple[int, int]:
+    """Return the bytes and inodes that a copy takes, as far as they can be seen."""
+    seen = InodeSet()
+    tally = Tally(lambda status: seen.add(status.st_dev, status.st_ino))
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    with copies.opened(copy_fd, b".") as fd:
+        tally.count(Walk(fd, nothing), alive)
+    return tally.blocks * 512, tally.files + tally.directories
 
 
 class Beat:
@@ -203,12 +213,7 @@ class Work:
             if wanted_bytes <= 0 and wanted_inodes <= 0:
                 one.stack.close()
                 continue
-            seen, problems = InodeSet(), Problems()
-            tally = Tally(lambda status: seen.add(status.st_dev, status.st_ino))
-            # Opened anew: btrfs does not list what has come since a directory was opened.
-            with copies.opened(one.fd, b".") as fd:
-                tally.count(Walk(fd, problems.add), alive)
-            allocated, inodes = tally.blocks * 512, tally.files + tally.directories
+            allocated, inodes = _size(one.fd, alive)
             one.victim = one.victim._replace(allocated=allocated, inodes=inodes)
             wanted_bytes, wanted_inodes = wanted_bytes - allocated, wanted_inodes - inodes
             chosen.append(one)
@@ -322,7 +327,7 @@ class Work:
         self._keep(name, f"kept aside, as a new copy has its name: {why}", "kept aside")
 
     def record(self, parts: Parts, entry: bytes, name: str, reason: str, why: str = "", **figures: int) -> None:
-        """Say that the copy is gone, and why. A disk that is full where records are kept does not keep it from going."""
+        """Say that the copy is gone, and why. A disk that is full where records are kept does not hold it up."""
         try:
             os.stat(os.fsencode(name), dir_fd=parts.drives, follow_symlinks=False)
         except FileNotFoundError:  # else a copy was made since, and the record is that one's

@@ -97,6 +97,29 @@ def own(dir_fd: int, entry: bytes, name: str, location: DataLocation, stack: Exi
     return (fd, mark) if mark is not None else None
 
 
+def bring_back(location_fd: int, location: DataLocation, name: str, identity: str) -> bool:
+    """Return to its place what an eviction that was killed has left aside of a copy; return whether there was any.
+
+    The caller holds the copy's lock: no eviction is at work with it. Of another drive of that name, or when the name is
+    taken, nothing is touched.
+    """
+    with ExitStack() as stack:
+        entries = [entry for entry in copies.names_in(location_fd, PENDING) if parsed(entry)[0] == name]
+        if not entries:
+            return False
+        pending = stack.enter_context(copies.opened(location_fd, PENDING))
+        drives = stack.enter_context(copies.opened(location_fd, DRIVES))
+        for entry in entries:
+            found = own(pending, entry, name, location, stack)
+            if found is not None and found[1].identity == identity:
+                try:
+                    rename_noreplace(pending, entry, drives, os.fsencode(name))
+                except FileExistsError:
+                    return False
+                return True
+    return False
+
+
 def put_back(parts: Parts, entry: bytes, name: str) -> bool:
     """Return a copy from ``pending`` to its place, unless its name is taken."""
     try:

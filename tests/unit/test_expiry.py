@@ -76,7 +76,7 @@ def test_age_counts_from_the_last_use_or_from_when_it_was_made(
         ({"filling": ("ml.a",)}, "being filled"),
         ({"settings": Settings(boot_grace_s=2 * NOW)}, "the host was started only now"),
         ({"settings": Settings(minimum_age_s=2 * NOW)}, "its drive is not a cache"),
-        ({"settings": Settings(expire=False)}, "its drive is not a cache"),
+        ({"settings": Settings(caches=False)}, "its drive is not a cache"),
     ],
 )
 def test_what_keeps_it(more: dict[str, Any], why: str) -> None:
