@@ -19,12 +19,14 @@ from . import claims, data_locations, records
 from . import mounts as mount_table
 from .adoption import ADOPTED, Adoption, find_adoptions, reserve, take_in, take_over
 from .data_location_folder import Folder, give_up, make_part
-from .data_location_place import check_place, disk_under, read_fstab, read_mounts
+from .data_location_place import check_place, disk_under, read_mounts
 from .data_locations import KIND, DataLocation, NotThere
 from .differences import Differences
 from .drive_records import Holdings
 from .errors import Refusal, StowageError
 from .former_locations import counted, find_unrecorded, is_being_emptied, load_known, sort_former, write_former
+from .lasting_mounts import LastingMounts
+from .locks import location_lock
 from .owner import Mark, Registry, claim, read_mark
 from .paths import check_path, resolve
 from .places import Places
@@ -62,8 +64,13 @@ class Outcome:
 
 def choose(places: Places, choice: Choice, differences: Differences) -> Outcome:
     """Make *choice* the data location of this host; a change leaves the copies of the former one where they are."""
-    with contextlib.ExitStack() as stack:
+    with _alone(places, differences), contextlib.ExitStack() as stack:
         return _Choosing(places, choice, differences, stack).run()
+
+
+def _alone(places: Places, differences: Differences) -> contextlib.AbstractContextManager[None]:
+    """Keep everybody from making a copy between the look at what there is and the change."""
+    return contextlib.nullcontext() if differences.check_mode else location_lock(places, alone=True)
 
 
 class _Choosing:
@@ -76,7 +83,8 @@ class _Choosing:
         self.differences = differences
         self.stack = stack
         self.registry = Registry(places)
-        self.path = resolve(check_path(choice.path, "path"))  # this may have a disk mounted, so first
+        self.path = resolve(check_path(choice.path, "path"))
+        os.path.exists(os.path.join(self.path, "."))  # this may have a disk mounted, so before the table is read
         self.mounts = read_mounts(choice.host)
         self.warnings: list[str] = []
         self.known = load_known(places, choice.forget, self.mounts, differences, self.warnings)
@@ -85,7 +93,7 @@ class _Choosing:
 
     def run(self) -> Outcome:
         choice = self.choice
-        mount = check_place(self.path, self.host, self.mounts, read_fstab())
+        mount = check_place(self.path, self.host, self.mounts, LastingMounts.read())
         self._check_host()
         self._check_apart()
         folder = Folder.open(self.path, self.differences.check_mode, self.warnings, self.stack)
@@ -97,6 +105,7 @@ class _Choosing:
         folder.check_content(bool(adoptions))
         disk, on_system_disk = disk_under(mount, self.mounts)
         if on_system_disk:
+        self._check_taken_over(folder, bool(adoptions))
             self.warnings.append(SYSTEM_DISK_WARNING)
 
         wanted = self._wanted(folder)
@@ -105,6 +114,9 @@ class _Choosing:
         takeovers = self._takeovers(folder, kept)
         kept = [replace(location, host=self.host) if location.path in takeovers else location for location in kept]
         self._note(wanted, folder, kept, takeovers)
+        if choice.adopt_from and not takeovers and not adoptions:
+            rule = f"nothing here is host {choice.adopt_from}'s any more, and another disk of its might be taken over"
+            self.warnings.append(f"adopt_from: {rule}; take it out")
         for adoption in adoptions:
             self.differences.note(f"copy {adoption.name}", ADOPTED, adoption.state)
         self._act(wanted, folder, kept, empty, takeovers, adoptions)
@@ -194,6 +206,17 @@ class _Choosing:
         filesystem = mount_table.identify(folder.nearest, self.mounts)
         recorded = self.recorded
         if recorded is not None and recorded.identity == identity and filesystem.matches(recorded.filesystem):
+    def _check_taken_over(self, folder: Folder, adopting: bool) -> None:
+        """Refuse to begin an empty data location where another host's was to be found: its disk is not mounted."""
+        old = self.choice.adopt_from
+        to_be_made = self.differences.check_mode and not os.path.lexists(os.path.dirname(self.path))
+        if old and folder.mark is None and self.recorded is None and not adopting and not to_be_made:
+            raise Refusal(
+                f"path {self.path}",
+                f"it is not the data location of host {old}, which adopt_from is to take over",
+                "mount its disk, or take adopt_from out",
+            )
+
             filesystem = recorded.filesystem  # a disk's device name may change at any boot
         return DataLocation(self.path, self.choice.max_bytes, self.host, filesystem, identity)
 
@@ -306,6 +329,11 @@ def clear(places: Places, host: str, forget: Sequence[str], differences: Differe
     known = load_known(places, forget, mounts, differences, warnings)
     _check_holds_nothing(host, {one.path: data_locations.holdings([one], mounts) for one in known.all})
     for location in known.all:
+    with _alone(places, differences):
+        return _clear(places, host, forget, differences)
+
+
+def _clear(places: Places, host: str, forget: Sequence[str], differences: Differences) -> Outcome:
         if is_being_emptied(location, mounts):
             raise Refusal(
                 "data location", f"{location.path} is still being emptied by stowaged", "clear it when that is done"

@@ -12,8 +12,8 @@ from . import data_locations, filesystems
 from . import mounts as mount_table
 from .disks import Disks
 from .errors import Refusal
-from .mounts import Mount, unescaped
-from .paths import is_within
+from .lasting_mounts import LastingMounts
+from .mounts import Mount
 
 SHARED_RULE = "a data location must be on this machine's own disk — to use shared storage, make a shared drive instead"
 
@@ -27,22 +27,15 @@ def read_mounts(host: str) -> list[Mount]:
         raise
 
 
-def read_fstab() -> str:
-    try:
-        with open("/etc/fstab", encoding="utf-8", errors="surrogateescape") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
-
-
 def is_local(mount: Mount) -> bool:
     return not mount_table.is_shared(mount.fstype) and not mount_table.is_pseudo(mount.fstype)
 
 
-def check_place(path: str, host: str, mounts: Sequence[Mount], fstab: str) -> Mount:
+def check_place(path: str, host: str, mounts: Sequence[Mount], lasting: LastingMounts) -> Mount:
     """Return the mount that a data location at the resolved *path* would be on, or refuse it."""
     name = f"path {path}"
     data_locations.check_reported(host, [mount for mount in mounts if is_local(mount)])
+    lasting.check(name, path, mounts)
     mount = mount_table.of_path(path, mounts)
     if mount_table.is_shared(mount.fstype):
         raise Refusal(name, SHARED_RULE)
@@ -50,17 +43,7 @@ def check_place(path: str, host: str, mounts: Sequence[Mount], fstab: str) -> Mo
         raise Refusal(name, f"{mount.point} is {mount.fstype}, which no disk keeps", "choose a folder on a local disk")
     if mount.read_only:
         raise Refusal(name, f"the filesystem at {mount.point} is read-only", "choose a folder on another disk")
-    for point in unmounted_points(path, fstab, mounts):
-        raise Refusal(name, f"{point} is in /etc/fstab and is not mounted", "mount it, then choose again")
     return mount
-
-
-def unmounted_points(path: str, fstab: str, mounts: Sequence[Mount]) -> list[str]:
-    """Return the mount points in *fstab* at or above *path* where nothing is mounted."""
-    mounted = {mount.point for mount in mounts}
-    lines = (line.split() for line in fstab.splitlines() if not line.lstrip().startswith("#"))
-    points = {unescaped(os.fsencode(fields[1])).rstrip("/") for fields in lines if len(fields) >= 3}
-    return sorted(point for point in points - mounted if point.startswith("/") and is_within(path, point))
 
 
 def disk_under(mount: Mount, mounts: Sequence[Mount]) -> tuple[str, bool]:

@@ -13,6 +13,7 @@ from . import accounts, claims, environment_file, layout_directories, layout_rec
 from .access_check import check_users
 from .differences import Differences
 from .errors import Refusal
+from .lasting_mounts import LastingMounts
 from .layout import NAMES, Layout, check_prefix, moved
 from .layout_directories import Wanted
 from .layout_places import MountRule, Place, check_same_filesystem, find_all
@@ -69,6 +70,7 @@ class _LayingOut:
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> Outcome:
+    lasting: LastingMounts = field(default_factory=LastingMounts.read)
         request, differences = self.request, self.differences
         prefix = check_prefix(request.environment_prefix)
         environment_path = check_path(request.environment_file, "environment_file")
@@ -83,6 +85,7 @@ class _LayingOut:
         for name in ("root", *NAMES):
             self.rules[name].check(name, places[name])
             if name in former["locations"] and not request.accept_new_filesystem:
+            self.lasting.check(name, places[name].real, table)
                 check_same_filesystem(name, places[name], former["locations"][name])
 
         changing = [one for one in layout_directories.directories(self.layout, places, wanted) if one.differs]

@@ -15,6 +15,7 @@ from typing import Any
 from . import mount_points, mounts, own_files, records, systemd_units
 from .differences import Differences
 from .errors import Refusal, StowageError
+from .lasting_mounts import LastingMounts
 from .paths import check_path, resolve
 from .systemd_units import Properties, Systemctl
 
@@ -81,6 +82,7 @@ class Tying:
     complete: bool = False
     """Whether all services that are to be tied are named."""
     table: Sequence[mounts.Mount] = field(default_factory=mounts.read)
+    lasting: LastingMounts = field(default_factory=LastingMounts.read)
     warnings: list[str] = field(default_factory=list)
 
     def tie(self, asked: Sequence[Dependency]) -> list[Dependency]:
@@ -167,7 +169,7 @@ class Tying:
         :raises Refusal: when no lasting mount unit covers it
         """
         mounted = mounts.of_path(path, self.table).point
-        lasting = _lasting_point(path, units)
+        lasting = self._lasting_point(service, path, units)
         if lasting == mounted == "/":
             if self.allow_root:
                 return None
@@ -196,6 +198,16 @@ class Tying:
             self.warnings.append(f"{service}: {rule}; it starts only once that is mounted")
         return lasting
 
+    def _lasting_point(self, service: str, path: str, units: Mapping[str, Properties]) -> str:
+        """Return the deepest mount point at or above *path* that the host is to have, mounted or not."""
+        for point, by in self.lasting.above(path):
+            unit = systemd_units.mount_unit(point)
+            if units[unit]["LoadState"] != "loaded" or not units[unit]["FragmentPath"]:
+                rule = f"{path} is on the mount of {by or '/etc/fstab'}, and systemd does not know {unit}"
+                raise Refusal(service, rule, "systemctl daemon-reload")
+            return point
+        return "/"
+
     def _verify(self, dependencies: Sequence[Dependency]) -> None:
         """Fail when systemd does not use what was written: what silently does not act is worse than nothing."""
         units = self.systemctl.show([dependency.service for dependency in dependencies], _PROPERTIES)
@@ -203,14 +215,6 @@ class Tying:
             if not is_loaded(dependency, units[dependency.service]):
                 rule = f"systemd does not use {dependency.drop_in}"
                 raise StowageError(f"{dependency.service}: {rule}; see systemctl status")
-
-
-def _lasting_point(path: str, units: Mapping[str, Properties]) -> str:
-    """Return the deepest mount point at or above *path* that has a unit, mounted or not."""
-    for point, unit in systemd_units.mount_units_above(path).items():
-        if units[unit]["LoadState"] == "loaded" and units[unit]["FragmentPath"]:
-            return point
-    return "/"
 
 
 def is_loaded(dependency: Dependency, unit: Properties) -> bool:

@@ -25,6 +25,8 @@ from . import grants, host_paths
 from .drive_records import Drive
 from .drives import SCRATCH
 from .errors import Refusal, printable
+from .lasting_mounts import LastingMounts
+from .mounts import read as read_mounts
 from .paths import is_within, resolve
 from .places import Places
 from .syscalls import DIRECTORY, change_owner, open_beneath
@@ -207,6 +209,7 @@ def opened_source(
     """
     with host_paths.opened(path, f"drive {drive.workspace}/{drive.name}") as found:
         grants.check_place(drive, path, granted, found.path)
+        _check_mounted(drive, found)
         if not found.missing:
             fd = os.open(".", DIRECTORY, dir_fd=found.fd)
         else:
@@ -223,6 +226,7 @@ def check_source(drive: Drive, path: str, granted: Sequence[str], make: Permissi
     """Refuse a source that is missing, unless it could be made; nothing is made."""
     with host_paths.opened(path, f"drive {drive.workspace}/{drive.name}") as found:
         grants.check_place(drive, path, granted, found.path)
+        _check_mounted(drive, found)
         if found.missing:
             _check_makeable(drive, path, granted, found, make)
 
@@ -242,6 +246,11 @@ def prepared_source(places: Places, drive: Drive, index: int) -> Iterator[int]:
         if wanted.apply and not made:
             apply(fd, wanted, source["path"])
         yield fd
+
+
+def _check_mounted(drive: Drive, found: host_paths.Found) -> None:
+    for one in LastingMounts.read().missing(found.path, read_mounts()):
+        raise Missing(f"drive {drive.workspace}/{drive.name}", one.missing, one.remedy)
 
 
 def _check_makeable(

@@ -25,12 +25,12 @@ from . import (
 )
 from . import mounts as mount_table
 from .answers import check_answers
-from .data_location_place import read_fstab, unmounted_points
 from .data_locations import DataLocation
 from .drive_records import Drive
 from .drive_refs import DriveRef
 from .drives import ON_ONE_MACHINE, PLACED, SCRATCH, SHARED
 from .errors import Refusal, printable
+from .lasting_mounts import LastingMounts
 from .mounts import is_shared
 from .network_mounts import BOUND, NetworkMount
 from .owner import Registry
@@ -174,11 +174,11 @@ class Source:
         with host_paths.opened(self.path, self.name, links=self.scope != SCRATCH) as found:
             if self.scope == SHARED and not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
                 raise Refusal(self.name, f"{self.path} is not on a shared filesystem mounted here")
+            if self.network_mount is None:
+                LastingMounts.read().check(self.name, found.path, mount_table.read())
             yield found
 
     def _check_missing(self, found: host_paths.Found) -> None:
-        for point in unmounted_points(found.path, read_fstab(), mount_table.read()):
-            raise Refusal(self.name, f"{point} is in /etc/fstab and is not mounted", "mount it")
         if self.network_mount is not None:
             raise Refusal(self.name, f"{self.path} should be its network mount, and is not there", "mount it anew")
         self._check_apart(found.path)

@@ -22,6 +22,7 @@ from stowage_core.data_locations import NotThere
 from stowage_core.differences import Differences
 from stowage_core.drives import check_lists
 from stowage_core.errors import Refusal, StowageError
+from stowage_core.lasting_mounts import LastingMounts
 from stowage_core.owner import XATTR, Registry, claim, read_mark
 from stowage_core.places import Places
 
@@ -619,4 +620,4 @@ def test_a_shared_filesystem_is_refused() -> None:
         mounts.Mount(2, 1, "0:50", "/", "/lustre", ("rw",), "lustre", "mds@tcp:/fs", ("rw",)),
     ]
     with pytest.raises(StowageError, match=SHARED_RULE):
-        check_place("/lustre/stowage", "gpu-01", table, "")
+        check_place("/lustre/stowage", "gpu-01", table, LastingMounts(b"", ()))

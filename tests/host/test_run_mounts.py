@@ -19,7 +19,17 @@ import pytest
 from copies_lab import HOST, process
 from runs_lab import RunLab, drive, refs
 
-from stowage_core import copies, data_locations, holders, mounts, pins, records, run_mounts, worker_drives
+from stowage_core import (
+    copies,
+    data_locations,
+    holders,
+    lasting_mounts,
+    mounts,
+    pins,
+    records,
+    run_mounts,
+    worker_drives,
+)
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.run_mounts import Worker
@@ -269,11 +279,20 @@ def test_what_was_not_granted_or_is_stowage_s_own_is_not_mounted(lab: RunLab) ->
 
 
 def test_nothing_is_made_where_a_disk_is_away(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_drives, "read_fstab", lambda: f"/dev/sdz1 {lab.sources}/nvme9 xfs defaults 0 2\n")
+    fstab = lab.places.etc + "/fstab"
+    Path(fstab).write_text(f"/dev/sdz1 {lab.sources}/nvme9 xfs defaults 0 2\n")
+    monkeypatch.setattr(lasting_mounts, "FSTAB", fstab)
     (lab.sources / "nvme9").mkdir()
     lab.have(drive("scratch", lab.sources / "nvme9" / "scratch", scope="local-any"))
     text = refused(lab, refs("scratch"))
-    assert text == f"drive scratch: {lab.sources}/nvme9 is in /etc/fstab and is not mounted; mount it"
+    away = (
+        f"{lab.sources}/nvme9 is in {fstab} and is not mounted; mount it; when its disk is gone for good, take that out"
+    )
+    assert text == f"drive scratch: {away}"
+    (lab.sources / "nvme9" / "data").mkdir()  # what is there already is only what was left underneath
+    lab.have(drive("data", lab.sources / "nvme9" / "data"))
+    assert refused(lab, refs("data")) == f"drive data: {away}"
+    (lab.sources / "nvme9" / "data").rmdir()
     lab.have(drive("scratch", lab.sources / "a" / "scratch", scope="local-any"), host_paths=[lab.sources / "a" / "b"])
     assert "HOST_ACCESS_FORBIDDEN" in refused(lab, refs("scratch"))
     lab.have(

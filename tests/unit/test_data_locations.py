@@ -12,13 +12,10 @@ import pytest
 
 from stowage_core import data_locations, records
 from stowage_core.adoption import adopt_names
-from stowage_core.data_location_place import (
-    check_components,
-    check_place,
-    unmounted_points,
-)
+from stowage_core.data_location_place import check_components, check_place
 from stowage_core.data_locations import DataLocation, NotThere, check_reported
 from stowage_core.errors import Refusal, StowageError
+from stowage_core.lasting_mounts import LastingMounts
 from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.places import Places
 
@@ -39,6 +36,7 @@ MOUNTS = [
     mount(9, "/lib/live", "overlay"),
     mount(10, "/nfs/local", "btrfs"),
 ]
+NONE = LastingMounts(b"", ())
 SHARED = "a data location must be on this machine's own disk — to use shared storage, make a shared drive instead"
 
 
@@ -57,13 +55,14 @@ SHARED = "a data location must be on this machine's own disk — to use shared s
         ),
         (
             "/mnt/nvme1/stowage",
-            "path /mnt/nvme1/stowage: /mnt/nvme1 is in /etc/fstab and is not mounted; mount it, then choose again",
+            "path /mnt/nvme1/stowage: /mnt/nvme1 is in /etc/fstab and is not mounted; mount it; when its disk is gone"
+            " for good, take that out",
         ),
     ],
 )
 def test_places_that_are_refused(path: str, message: str) -> None:
     with pytest.raises(Refusal) as refused:
-        check_place(path, "gpu-01", MOUNTS, "UUID=1 /mnt/nvme1 xfs defaults,nofail 0 2\n")
+        check_place(path, "gpu-01", MOUNTS, LastingMounts(b"UUID=1 /mnt/nvme1 xfs defaults,nofail 0 2\n", ()))
     assert str(refused.value) == message
 
 
@@ -71,7 +70,7 @@ def test_places_that_are_refused(path: str, message: str) -> None:
     ("path", "number"), [("/mnt/nvme0/stowage", 2), ("/mnt/nvme0", 2), ("/var/lib/x", 1), ("/nfs/local/stowage", 10)]
 )
 def test_places_that_are_accepted(path: str, number: int) -> None:
-    assert check_place(path, "gpu-01", MOUNTS, "").id == number
+    assert check_place(path, "gpu-01", MOUNTS, NONE).id == number
 
 
 @pytest.mark.parametrize(
@@ -80,30 +79,11 @@ def test_places_that_are_accepted(path: str, number: int) -> None:
 def test_a_machine_that_has_not_reported_its_disks(mounts: list[Mount]) -> None:
     message = "machine gpu-01 has not reported its disks yet; wait until it is up, then choose again"
     with pytest.raises(Refusal) as refused:
-        check_place("/mnt/nvme0/stowage", "gpu-01", mounts, "")
+        check_place("/mnt/nvme0/stowage", "gpu-01", mounts, NONE)
     assert str(refused.value) == message
     with pytest.raises(Refusal) as without_facts:
         check_reported("gpu-01", [])
     assert str(without_facts.value) == message
-
-
-@pytest.mark.parametrize(
-    ("fstab", "expected"),
-    [
-        ("", []),
-        ("# /dev/sdb /mnt/nvme1 xfs\n", []),
-        ("/dev/sdb /mnt/nvme1 xfs defaults 0 0", ["/mnt/nvme1"]),
-        ("/dev/sdb /mnt/nvme1/ xfs\n/dev/sdc /mnt/nvme1/a xfs", ["/mnt/nvme1", "/mnt/nvme1/a"]),
-        ("/dev/sdb /mnt/nvme10 xfs\n/dev/sdc none swap sw\nbroken\n/dev/sdd / ext4", []),
-        (r"/dev/sdb /mnt/with\040space xfs", []),
-    ],
-)
-def test_mount_points_that_wait_for_their_disk(fstab: str, expected: list[str]) -> None:
-    assert unmounted_points("/mnt/nvme1/a/stowage", fstab, MOUNTS) == expected
-
-
-def test_escaped_mount_points_are_understood() -> None:
-    assert unmounted_points("/mnt/a b/x", r"/dev/sdb /mnt/a\040b xfs", MOUNTS) == ["/mnt/a b"]
 
 
 @pytest.mark.parametrize(
