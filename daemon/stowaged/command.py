@@ -3,7 +3,8 @@
 """The command ``stowage``.
 
 Exit status: 0 all is well; 1 it could not be done, or the daemon is not at work; 2 wrong usage; 3 something is wrong
-with what was checked (check-config), not everything could be measured (measure), or space cannot be made (evict).
+with what was checked (check-config), not everything could be measured (measure), or copies cannot go that have to
+(evict, status).
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ def _status(options: argparse.Namespace, places: Places) -> int:
         _print_json(state)
     else:
         _print(lines)
-    return FAILED if stale else OK
+    return FAILED if stale else FOUND if status.is_blocked(state) else OK
 
 
 def _events(options: argparse.Namespace, places: Places) -> int:

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from stowage_core.errors import printable
 
+from .eviction_decision import BLOCKED
 from .version import VERSION
 
 Section = Mapping[str, Any]
@@ -122,6 +123,13 @@ def _evictions(section: Section) -> list[Metric]:
     for reason in REASONS:
         removed.add_metric([reason], section["removed"].get(reason, 0))
     plan = section["plan"]
+    blocked = GaugeMetricFamily(
+        "stowage_eviction_blocked",
+        "1 while copies have to go and cannot: none or too few may, removing did not help, or it could not be done.",
+        labels=("reason",),
+    )
+    for reason in BLOCKED:
+        blocked.add_metric([reason], section["reason"] == reason)
     return [
         removed,
         CounterMetricFamily(
@@ -129,10 +137,16 @@ def _evictions(section: Section) -> list[Metric]:
             "Bytes on disk that the removal of copies has freed.",
             value=section["removed_bytes"],
         ),
+        blocked,
         _gauge(
-            "stowage_eviction_blocked",
-            "1 while space has to be made and no copy, or too few, may be removed.",
-            section["blocked"],
+            "stowage_deletion_waiting_copies",
+            "Copies of deleted drives that cannot be removed yet.",
+            len(section["waiting"]),
+        ),
+        _gauge(
+            "stowage_eviction_aside_copies",
+            "Copies that an eviction that was cut short has left aside, and that cannot go back or be deleted.",
+            len(section["aside"]),
         ),
         _gauge("stowage_eviction_planned_copies", "Copies that are to be removed now.", len(plan)),
         _gauge(

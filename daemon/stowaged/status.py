@@ -14,9 +14,16 @@ from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
 
 from . import sections
+from .eviction_decision import FAILED, HALTED, SHORT
 from .tables import Column, ago, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
+
+_BLOCKED = {
+    SHORT: "Space has to be made and no copy, or too few, may be removed",
+    HALTED: "Space has to be made and removing copies did not help",
+    FAILED: "Copies cannot be removed",
+}
 
 
 def read(places: Places) -> State:
@@ -27,6 +34,11 @@ def read(places: Places) -> State:
         if section is not None:
             found[name] = section
     return found
+
+
+def is_blocked(state: State) -> bool:
+    """Return whether copies have to go and cannot."""
+    return bool(state.get("evictions", {}).get("reason"))
 
 
 def render(state: State, width: int | None, now: float | None = None) -> list[str]:
@@ -233,8 +245,8 @@ def _evictions(state: State, width: int | None) -> list[str]:
     count = sum(section["removed"].values())
     text = f"{copies(count)} removed since the host was started, {decimal(section['removed_bytes'])} freed"
     lines = wrapped(text, width)
-    if section["blocked"]:
-        lines += wrapped(f"! Space has to be made and no copy, or too few, may be removed: {section['why']}", width)
+    if section["reason"]:
+        lines += wrapped(f"! {_BLOCKED[section['reason']]}: {printable(section['why'])}", width)
     elif section["plan"]:
         total = decimal(sum(one["allocated"] for one in section["plan"]))
         doing = "being removed" if section["mode"] == "on" else "would be removed (evict: plan)"
@@ -244,4 +256,10 @@ def _evictions(state: State, width: int | None) -> list[str]:
         rows = [[printable(one["copy"]), decimal(one["allocated"]), one["reason"]] for one in section["plan"]]
         columns = (Column("Copy", shrinks=True), Column("On disk", right=True), Column("Why", goes=1))
         lines += table(columns, rows, width)
+    if section["waiting"]:
+        rows = [[printable(name), printable(why)] for name, why in sorted(section["waiting"].items())]
+        lines += table((Column("Drive deleted", shrinks=True), Column("Why its copy stays", shrinks=True)), rows, width)
+    if section["aside"]:
+        rows = [[printable(one["copy"]), printable(one["why"])] for one in section["aside"]]
+        lines += table((Column("Left aside", shrinks=True), Column("Why", shrinks=True)), rows, width)
     return lines

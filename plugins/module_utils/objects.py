@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import claims, data_locations, drive_records, fills, pins, records
-from .data_locations import DRIVES, DataLocation
+from .data_locations import Contents, DataLocation
 from .drive_records import Drive
 from .errors import StowageError, one_line, printable
 from .mounts import Mount, is_shared, of_path
@@ -21,7 +21,6 @@ from .owner import Registry
 from .pins import Pin
 from .places import Places
 from .sizes import Space
-from .syscalls import open_beneath
 
 Report = dict[str, Any]
 Value = TypeVar("Value")
@@ -46,11 +45,11 @@ class Objects:
         """Return all objects by kind; see RETURN of the module ``storage_facts``."""
         location = self._try(lambda: data_locations.load(self._places), None)
         former: list[DataLocation] = self._try(lambda: data_locations.load_former(self._places), [])
-        present: list[str] | None = None
+        found: Contents | None = None
         report: Report | None = None
         if location is not None:
-            report, present = self._data_location(location)
-        copies = self._copies(present)
+            report, found = self._data_location(location)
+        copies = self._copies(found)
         if report is not None:
             report["used_bytes"] = _sum(copies)
         leases = self._leases()
@@ -100,8 +99,8 @@ class Objects:
 
     # -- The data location and its copies
 
-    def _data_location(self, location: DataLocation) -> tuple[Report, list[str] | None]:
-        """Return the report on the data location, and the names of the copies in it (None: cannot be looked at)."""
+    def _data_location(self, location: DataLocation) -> tuple[Report, Contents | None]:
+        """Return the report on the data location, and what is in it (None: cannot be looked at)."""
         report: Report = {
             "path": location.path,
             "max_bytes": location.max_bytes,
@@ -112,6 +111,7 @@ class Objects:
             "size_bytes": None,
             "free_bytes": None,
             "reserved_bytes": self._try(lambda: fills.reserved_bytes(self._places, location), None),
+            "strangers": None,
         }
         mount = of_path(location.path, self._mounts)
         if is_shared(mount.fstype):
@@ -123,21 +123,32 @@ class Objects:
         try:
             space = Space.of(fd)
             report.update(available=True, size_bytes=space.size, free_bytes=space.avail)
-            return report, self._try(lambda: _directories(fd, DRIVES), None)
+            found = self._try(lambda: data_locations.contents(fd, location), None)
+            if found is not None:
+                report["strangers"] = [printable(path) for path in found.strangers]
+            return report, found
         finally:
             os.close(fd)
 
-    def _copies(self, present: Sequence[str] | None) -> dict[str, Report]:
+    def _copies(self, contents: Contents | None) -> dict[str, Report]:
         """Return the copies that are in the data location, and those that only a record remembers."""
         found = {}
         measured = {name: self._record(path) for name, path in _records(self._places.copies_dir).items()}
-        for name in sorted({*measured, *(present or ())}):
+        held = contents.copies if contents is not None else ()
+        aside = {one.mark.name: one.mark.identity for one in held if one.aside}
+        present = {one.mark.name: one.mark.identity for one in held if not one.aside}
+        here = {**aside, **present}
+        for name in sorted({*measured, *here}):
             record = measured.get(name, {})
+            identity = here.get(name, record.get("identity"))
+            if record.get("identity") != identity:
+                record = {}  # of an earlier copy of that name
             found[printable(name)] = {
-                "present": None if present is None else name in present,
+                "present": None if contents is None else name in present,
+                "aside": None if contents is None else name in aside,
                 "workspace": record.get("workspace", name.partition(".")[0]),
                 "drive": record.get("drive", name.partition(".")[2]),
-                "identity": record.get("identity"),
+                "identity": identity,
                 "allocated": record.get("allocated"),
                 "last_used": record.get("last_used"),
                 **{field: record.get(field) for field in _MEASURED},
@@ -218,7 +229,18 @@ class Objects:
     def _eviction(self) -> Report | None:
         """Return what the daemon last planned to remove, and what keeps the copies of deleted drives; None: unknown."""
         section = self._record(os.path.join(self._places.state_dir, "evictions.json"))
-        fields = ("mode", "plan", "plan_made", "blocked", "why", "waiting", "removed", "removed_bytes")
+        fields = (
+            "mode",
+            "plan",
+            "plan_made",
+            "blocked",
+            "reason",
+            "why",
+            "waiting",
+            "aside",
+            "removed",
+            "removed_bytes",
+        )
         return {field: section.get(field) for field in fields} if section else None
 
     def _daemon(self) -> Report:
@@ -261,7 +283,7 @@ def _drive(drive: Drive, known: Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 def _sum(copies: Mapping[str, Mapping[str, Any]]) -> int | None:
     """Return the allocated bytes of all copies; None while one of them has not been measured: unknown is not zero."""
-    sizes = [copy["allocated"] for copy in copies.values() if copy["present"] is not False]
+    sizes = [copy["allocated"] for copy in copies.values() if copy["present"] is not False or copy["aside"]]
     return None if None in sizes else sum(sizes)
 
 
@@ -276,13 +298,3 @@ def _records(directory: str) -> dict[str, str]:
         for name in names
         if name.endswith(".json") and not name.startswith(".")
     }
-
-
-def _directories(fd: int, name: bytes) -> list[str]:
-    """Return the directories in directory *name* below *fd*."""
-    inner = open_beneath(fd, name)
-    try:
-        with os.scandir(inner) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    finally:
-        os.close(inner)

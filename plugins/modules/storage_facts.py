@@ -517,9 +517,11 @@ ansible_facts:
             - What the daemon last planned to remove, null when it has not looked since the host was started. C(mode) is
               its setting C(evict). C(plan) are the copies that are to go, each with C(copy), C(reason) (V(full),
               V(limit), V(deleted), V(expired)) and C(allocated); C(plan_made) is when that was planned, null when
-              nothing is. C(blocked) and C(why) say that room is wanted and cannot be made. C(waiting) says of each copy
-              of a deleted drive why it is still there. C(removed) counts the copies removed since the host was started,
-              by reason.
+              nothing is. C(blocked), C(reason) and C(why) say that copies have to go and cannot; C(reason) is V(short)
+              (none or too few may go), V(stopped) (removing did not help), V(failed) (it could not be done) or empty.
+              C(waiting) says of each copy of a deleted drive why it is still there. C(aside) are the copies that an
+              eviction that was cut short has left aside, each with C(copy), C(location) and C(why). C(removed) counts
+              the copies removed since the host was started, by reason.
           returned: always
           type: dict
           sample:
@@ -530,8 +532,10 @@ ansible_facts:
                 allocated: 107000000000
             plan_made: 1764419998.5
             blocked: false
+            reason: ""
             why: ""
             waiting: {}
+            aside: []
             removed: {full: 3}
             removed_bytes: 320000000000
         daemon:

@@ -72,6 +72,10 @@ STATE: dict[str, Any] = {
         "removed": {"full": 3},
         "removed_bytes": 7_000,
         "blocked": True,
+        "reason": "failed",
+        "why": "pin r/1: its record cannot be used",
+        "waiting": {"ml.gone": "held by pin r/1", "ml.old": "in use"},
+        "aside": [{"copy": "ml.a", "location": "/mnt/stowage", "why": "a new copy has its name"}],
         "plan": [{"copy": "ml.hf", "allocated": 4096, "reason": "full"}],
     },
     "fills": {
@@ -112,7 +116,11 @@ stowage_evictions_total{reason="limit"} 0
 stowage_evictions_total{reason="deleted"} 0
 stowage_evictions_total{reason="expired"} 0
 stowage_evicted_bytes_total 7000
-stowage_eviction_blocked 1
+stowage_eviction_blocked{reason="short"} 0
+stowage_eviction_blocked{reason="stopped"} 0
+stowage_eviction_blocked{reason="failed"} 1
+stowage_deletion_waiting_copies 2
+stowage_eviction_aside_copies 1
 stowage_eviction_planned_copies 1
 stowage_eviction_planned_bytes 4096
 stowage_fills{state="filling"} 1

@@ -175,8 +175,11 @@ def state(**changes: Any) -> status.State:
             "removed": {"full": 2},
             "removed_bytes": 7,
             "blocked": False,
+            "reason": "",
             "why": "",
             "plan": [],
+            "waiting": {},
+            "aside": [],
         },
         **changes,
     }
@@ -201,12 +204,16 @@ def test_what_is_wrong_is_on_the_page() -> None:
             "removed": {},
             "removed_bytes": 0,
             "blocked": True,
-            "why": "nothing can go",
+            "reason": "failed",
+            "why": "pin r/1: its record cannot be used",
             "plan": plan,
+            "waiting": {"ml.dead": "held by pin r/2"},
+            "aside": [{"copy": "ml.old", "location": "/mnt", "why": "kept aside, as a new copy has its name"}],
         },
     }
     page = "\n".join(status.render(state(**changes), 80, now=2000.0))
     assert "! The daemon has stopped" in page
     assert "! The configuration could not be loaded" in page and "cycle_s: 0" in page
-    assert "nothing can go" in page and "ml.hf" in page
+    assert "! Copies cannot be removed: pin r/1: its record cannot be used" in page and "ml.hf" in page
+    assert re.search("ml.dead +held by pin r/2", page) and re.search("ml.old +kept aside", page)
     assert status.render({}, 80, now=0.0)[0].startswith("The daemon has not finished a cycle")
