@@ -275,7 +275,9 @@ def _check_namespace(name: str, path: str) -> None:
     A worker would find an empty directory there; and the mount point of a mount that is not seen cannot be removed
     without the kernel taking that mount away, whoever uses it.
     """
-    if mounted_at(path) != _mounted_at(path, read_mounts(1)):  # they have their ids
+    here, there = mounted_at(path), _mounted_at(path, read_mounts(1))
+    # By their ids: the rest of a line changes when somebody renames what is mounted.
+    if (here.id if here else 0) != (there.id if there else 0):
         rule = "this process has a mount namespace of its own, and what is mounted there is not what the host has"
         raise Refusal(name, rule, "run it in the host's: nsenter --target 1 --mount COMMAND")
 
