@@ -7,24 +7,158 @@ Whoever takes a path reads this under the host lock, so that two that are made a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import errno
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from . import data_locations, drive_records, records
-from .errors import Refusal
+from .differences import Differences
+from .errors import Refusal, StowageError, printable
+from .mark_search import find_marks
 from .mounts import Mount, is_shared, of_path
+from .owner import Registry, entry_of, is_seen, read_mark
 from .paths import relation, resolve
 from .places import Places
+from .syscalls import DIRECTORY, NO_DIRECTORY, filesystem_uuid, mount_id, open_beneath
+
+Entry = Mapping[str, Any]
+
+THERE, STALE, UNSEEN = "there", "stale", "unseen"
+"""What a registered claim is: marked; no more, though its filesystem is mounted as it was; or nobody can tell now."""
 
 
-def of_stowage(places: Places, claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+@dataclass(frozen=True)
+class Claims:
+    """What is claimed on this host: as it is registered or, when the registry is lost, by the marks on its disks."""
+
+    entries: Mapping[str, Entry]
+    """Kind, name, identity and host by path; what is dropped now is left out."""
+    lost: bool = False
+    host: str = ""
+    unseen: frozenset[str] = frozenset()
+    """Paths of claims that cannot be seen now: their disk is not mounted."""
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """What is done with registered claims that are no more, by path."""
+    warnings: Sequence[str] = ()
+
+    def note(self, differences: Differences) -> None:
+        """Note how the registry differs."""
+        if self.lost and self.entries and self.host:
+            differences.note("claims found by their marks", sorted(self.entries), [])
+        if self.dropped:
+            differences.note("claims that are no more", [], sorted(self.dropped))
+
+    def register(self, registry: Registry, differences: Differences) -> None:
+        """Make the registry what was read; an empty one is written too, so that the next run need not search."""
+        if self.lost and self.host:
+            write = partial(registry.rebuild, self.entries)
+            if self.entries:
+                differences.do("register what was found by its mark", write)
+            elif not differences.check_mode:
+                write()
+        for path, action in sorted(self.dropped.items()):
+            differences.do(action, partial(registry.remove, path))
+
+
+def read(places: Places, host: str, mounts: Sequence[Mount], forget: Iterable[str] = ()) -> Claims:
+    """Return what is claimed on *host*.
+
+    A registered claim whose mark is gone from its filesystem is dropped, one whose disk is not mounted only when its
+    identity is in *forget*.
+
+    :param host: its name in the inventory; when it is not known, marks of all hosts count and nothing is registered
+    """
+    registry = Registry(places)
+    if registry.is_lost():
+        search = find_marks(mounts)
+        found = {
+            path: entry_of(mark, search.mounts[path])
+            for path, mark in search.marks.items()
+            if not host or mark.host == host
+        }
+        return Claims(found, True, host, warnings=search.unseen)
+    registered = registry.all()
+    states = {path: state_of(path, entry, mounts) for path, entry in registered.items()}
+    dropped = {}
+    warnings = []
+    forgotten = set(forget)
+    for path, entry in registered.items():
+        what = f"the claim of the {_kind(entry)} {path}"
+        if states[path] == STALE:
+            dropped[path] = f"drop the claim of {path}, whose mark is gone"
+            warnings.append(f"{what} is dropped: its filesystem is mounted, and its mark is gone")
+        elif states[path] == UNSEEN and entry["identity"] in forgotten:
+            dropped[path] = f"give up {path}, whose disk is gone"
+    entries = {path: entry for path, entry in registered.items() if path not in dropped}
+    unseen = frozenset(path for path in entries if states[path] == UNSEEN)
+    return Claims(entries, False, host, unseen, dropped, warnings)
+
+
+def state_of(path: str, entry: Entry, mounts: Sequence[Mount]) -> str:
+    """Return whether the registered claim of *path* is there, is no more, or cannot be seen."""
+    mount = of_path(path, mounts)
+    if is_shared(mount.fstype) or entry.get("mounted") != [mount.point, mount.root] or not is_seen():
+        return UNSEEN
+    try:
+        root = os.open(mount.point, DIRECTORY)
+        try:
+            if mount_id(root) != mount.id or filesystem_uuid(root) != entry["filesystem"]:
+                return UNSEEN
+            fd = open_beneath(root, os.fsencode(os.path.relpath(path, mount.point)))
+        finally:
+            os.close(root)
+    except OSError as error:
+        return STALE if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) else UNSEEN
+    try:
+        mark = read_mark(fd)
+    except (OSError, StowageError):
+        return UNSEEN
+    finally:
+        os.close(fd)
+    return THERE if mark is not None and mark.identity == entry["identity"] else STALE
+
+
+def owner_of(path: str, mounts: Sequence[Mount]) -> str:
+    """Return what the resolved *path*, or a directory above it, is marked as: also by another host; empty for nobody's.
+
+    Marks of other hosts, whose disk was moved here, are not in the registry.
+    """
+    while not is_shared(of_path(path, mounts).fstype):
+        try:
+            fd = os.open(path, DIRECTORY)
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY:
+                raise
+        else:
+            try:
+                mark = read_mark(fd)
+            finally:
+                os.close(fd)
+            if mark is not None:
+                return f"the {mark.kind.replace('-', ' ')} {printable(path)} of host {mark.host}"
+        if path == "/":
+            break
+        path = os.path.dirname(path)
+    return ""
+
+
+def _kind(entry: Entry) -> str:
+    return str(entry["kind"]).replace("-", " ")
+
+
+def of_stowage(places: Places, entries: Mapping[str, Entry], unseen: Collection[str] = ()) -> dict[str, str]:
     """Return what is Stowage's own on this host: nothing else may be laid over it, or into it.
 
-    :param claims: see :meth:`.owner.Registry.claims`
+    :param entries: what is claimed, by path
+    :param unseen: those of them that are not there now
     """
     taken = dict.fromkeys((places.etc, places.var, places.run), "Stowage's own directory")
-    for path, claim in claims.items():
-        taken[path] = f"the {claim['kind'].replace('-', ' ')}"
+    for path, entry in entries.items():
+        gone = f" (not mounted; if it is gone for good, forget: {entry['identity']})" if path in unseen else ""
+        taken[path] = f"the {_kind(entry)}{gone}"
     for location in data_locations.load_former(places):
         taken[location.path] = "the former data location"
     present = data_locations.load(places)

@@ -86,7 +86,8 @@ def declare(
         for workspace, entries in lists.items()
     }
     declared = [drive for drives in merged.values() for drive in drives]
-    reserved = claims.of_stowage(places, Registry(places).claims(mounts))
+    claimed = claims.read(places, host, mounts)
+    reserved = claims.of_stowage(places, claimed.entries, claimed.unseen)
     grants.check_written(declared, granted)
     for drive in declared:
         for _index, path in drive.sources_on(host):
@@ -95,6 +96,8 @@ def declare(
     sources = drive_sources.plan(declared, host, granted, claims.of_layout(places), mounts)
     before = {(workspace, one.name): one for workspace, drives in recorded.items() for one in drives or []}
     deleted = [one for one in declared if one.absent and not _is_absent(before.get((one.workspace, one.name)))]
+    claimed.note(differences)
+    claimed.register(Registry(places), differences)
     with drive_deletion.no_new_use(present, [] if differences.check_mode else deleted, holdings):
         used_by, uncertain = drive_deletion.used_by(places, [one for one in declared if one.absent], deleted)
         drive_deletion.check_unused(deleted, used_by)
@@ -124,6 +127,7 @@ def declare(
             everything.extend(drive_records.load(places, workspace) or [])
     orphans = holdings.orphans(everything)
     warnings = [
+        *claimed.warnings,
         *_about_orphans(orphans, everything),
         *_about_unseen(holdings.unseen),
         *drive_sources.about_left(sources),
@@ -168,6 +172,13 @@ def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], 
                         f"spec.sources[{index}].path {path} {lies} {what} {shown}",
                         "choose a directory apart from it",
                     )
+            owner = claims.owner_of(source, mounts)
+            if owner:
+                raise Refusal(
+                    f"drive {drive.workspace}/{drive.name}",
+                    f"spec.sources[{index}].path {path} is, or is inside, {owner}",
+                    "choose a directory apart from it",
+                )
 
 
 def _about_orphans(orphans: Sequence[Found], drives: Iterable[Drive]) -> list[str]:

@@ -13,18 +13,19 @@ import errno
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from . import mounts as mount_table
 from . import records
 from .errors import Refusal, StowageError
-from .mounts import Mount, is_pseudo, is_shared
-from .paths import is_within
+from .mounts import Mount, of_path
 from .places import Places
-from .syscalls import NO_DIRECTORY, filesystem_uuid, is_on_block_device, open_beneath, subvolume
+from .syscalls import filesystem_uuid, is_on_block_device, subvolume
 
 XATTR = "trusted.stowage.owner"
+_CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,22 @@ def _path_of(fd: int) -> str:
     return os.readlink(f"/proc/self/fd/{fd}")
 
 
-def _entry(mark: Mark) -> dict[str, Any]:
-    return {"kind": mark.kind, "name": mark.name, "identity": mark.identity, "host": mark.host}
+def is_seen() -> bool:
+    """Return whether this process can read marks: to any other every directory looks as if it was nobody's."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        effective = next(line.split()[1] for line in status if line.startswith("CapEff:"))
+    with open("/proc/self/uid_map", encoding="ascii") as users:
+        everybody = users.read().split() == ["0", "0", str(0xFFFFFFFF)]
+    return everybody and bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
+
+
+def entry_of(mark: Mark, mount: Mount) -> dict[str, Any]:
+    """Return how a claim is registered.
+
+    :param mount: what the directory was reached through: only there its mark can be missed
+    """
+    entry = {"kind": mark.kind, "name": mark.name, "identity": mark.identity, "host": mark.host}
+    return {**entry, "filesystem": mark.filesystem_uuid, "mounted": [mount.point, mount.root]}
 
 
 class Registry:
@@ -156,74 +171,16 @@ class Registry:
         """Return whether this host has no registry: nothing was ever claimed, or the system was installed anew."""
         return records.read(self._path) is None
 
-    def claims(self, mounts: Sequence[Mount]) -> dict[str, dict[str, Any]]:
-        """Return what is registered or, when the registry is lost, what the marks on the host's own disks say."""
-        if not self.is_lost():
-            return self.all()
-        return {path: _entry(mark) for path, mark in find_marks(mounts).items()}
-
     def rebuild(self, claims: Mapping[str, Mapping[str, Any]]) -> None:
         """Write a lost registry anew."""
         records.write(self._path, {"claims": dict(claims)})
 
     def add(self, path: str, mark: Mark) -> None:
         claims = self.all()
-        claims[path] = _entry(mark)
+        claims[path] = entry_of(mark, of_path(path, mount_table.read()))
         records.write(self._path, {"claims": claims})
 
     def remove(self, path: str) -> None:
         claims = self.all()
         if claims.pop(path, None) is not None:
             records.write(self._path, {"claims": claims})
-
-
-def find_marks(mounts: Sequence[Mount], depth: int = 4) -> dict[str, Mark]:
-    """Return every marked directory, by path, at most *depth* levels below where a local filesystem is mounted.
-
-    Marks inside a marked data location are not listed: copies are found from it. Nothing is followed, no other mount
-    is entered, and a directory that is mounted in several places is found in one.
-    """
-    found: dict[str, Mark] = {}
-    for mount in mounts:
-        if is_pseudo(mount.fstype) or is_shared(mount.fstype) or _is_part(mount, mounts):
-            continue
-        try:
-            fd = os.open(mount.point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # unmounted since the table was read, or a mounted file
-        try:
-            _find_below(fd, mount.point.rstrip("/"), depth, found)
-        finally:
-            os.close(fd)
-    once = {mark.place: path for path, mark in reversed(found.items())}
-    return {path: mark for path, mark in found.items() if once[mark.place] == path}
-
-
-def _is_part(mount: Mount, mounts: Sequence[Mount]) -> bool:
-    """Return whether *mount* shows only a part of what another mount shows: a bind mount, such as a worker's."""
-    return any(
-        other.device == mount.device and other.root != mount.root and is_within(mount.root, other.root)
-        for other in mounts
-    )
-
-
-def _find_below(fd: int, path: str, depth: int, found: dict[str, Mark]) -> None:
-    mark = read_mark(fd)
-    if mark is not None:
-        found[path or "/"] = mark
-        return
-    if depth == 0:
-        return
-    with os.scandir(fd) as entries:
-        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for name in names:
-        try:
-            child = open_beneath(fd, os.fsencode(name))
-        except OSError as error:
-            if error.errno in NO_DIRECTORY:
-                continue  # gone or replaced since it was listed, or another mount, which has its own turn
-            raise
-        try:
-            _find_below(child, f"{path}/{name}", depth - 1, found)
-        finally:
-            os.close(child)

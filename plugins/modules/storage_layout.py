@@ -94,6 +94,12 @@ options:
     type: list
     elements: str
     default: []
+  host_name:
+    description:
+      - The host's name in the inventory. On a host that was installed anew it tells directories that are this host's
+        from those of other hosts, whose disk was moved here. Without it all count, and none is registered.
+    type: str
+    default: ""
 extends_documentation_fragment:
   - stowage.host.attributes
 attributes:
@@ -225,6 +231,7 @@ ARGUMENT_SPEC = {
     "environment_file": {"type": "str", "default": "/etc/stowage/stowage.env"},
     "environment_prefix": {"type": "str", "default": "STOWAGE_"},
     "restart": {"type": "list", "elements": "str", "default": []},
+    "host_name": {"type": "str", "default": ""},
 }
 
 

@@ -141,8 +141,16 @@ def test_the_folder_is_created_marked_and_root_alone_s(host: Host, disk: Path, f
         "filesystem": {"fstype": fstype, "uuid": found.filesystem_uuid, "source": record["filesystem"]["source"]},
         "identity": found.identity,
     }
+    mount = mounts.of_path(str(path), mounts.read())
     assert Registry(host.places).all() == {
-        str(path): {"kind": "data-location", "name": str(path), "identity": found.identity, "host": "gpu-01"}
+        str(path): {
+            "kind": "data-location",
+            "name": str(path),
+            "identity": found.identity,
+            "host": "gpu-01",
+            "filesystem": found.filesystem_uuid,
+            "mounted": [mount.point, mount.root],
+        }
     }
     assert outcome.location == host.location
     assert host.actions[0] == f"make directory {path}"
@@ -351,8 +359,15 @@ def test_claims_are_found_again_by_their_marks_after_a_reinstall(host: Host, dis
         f"{disk}/one": "data-location",
         f"{disk}/two": "data-location",
         f"{disk}/tier": "tier",
-        f"{disk}/other": "tier",  # another host's, whose disk is here: nothing may be laid over it either
     }
+    # Another host's, whose disk is here, is not this host's claim; nothing may be laid into it while it is there.
+    with pytest.raises(Refusal, match=f"it is inside the tier {disk}/other of host gpu-07; choose a folder apart"):
+        fresh.choose(disk / "other/x")
+    for path in ("other", "other/x"):
+        with pytest.raises(Refusal, match=f"path {disk}/{path} is, or is inside, the tier {disk}/other of host gpu-07"):
+            fresh.declare(
+                {"metadata": {"name": "own"}, "spec": {"sources": [{"node": host.name, "path": f"{disk}/{path}"}]}}
+            )
     assert [orphan.path for orphan in fresh.declare(placed("other")).orphans] == [str(copy)]
 
 
@@ -558,8 +573,7 @@ def test_a_drive_made_again_is_another_drive(host: Host, disk: Path) -> None:
     assert host.identity("hf-cache") != first
     assert [orphan.path for orphan in again.orphans] == [str(copy)]
     assert files_below(copy) == {"data": "weights"}
-    gone = host.declare(tombstone("hf-cache"))  # names the copy that is here
-    assert host.identity("hf-cache") == first
+    gone = host.declare(tombstone("hf-cache"))  # means the copy that is here, too
     assert gone.deleting() == {"vision": ["hf-cache"]}
     assert not gone.orphans
     host.declare(placed("hf-cache"))

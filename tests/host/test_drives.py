@@ -13,12 +13,22 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_location_change, data_locations, drive_records, drives_host, eviction, pins, records
+from stowage_core import (
+    claims,
+    data_location_change,
+    data_locations,
+    drive_records,
+    drives_host,
+    eviction,
+    pins,
+    records,
+)
 from stowage_core.data_location_change import Choice
 from stowage_core.differences import Differences
 from stowage_core.drives import check_lists
 from stowage_core.errors import Refusal
 from stowage_core.eviction_plan import Settings
+from stowage_core.mark_search import Search
 from stowage_core.places import Places
 
 HF_CACHE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "spec": {"sources": [{"node_scope": "placed"}]}}
@@ -141,3 +151,12 @@ def test_a_tombstone_ends_every_orphan_of_its_name(host: Host) -> None:
         assert [one["reason"] for one in eviction.evict(host.places, location, now).removed] == ["deleted"]
     outcome = host.declare(TOMBSTONE)
     assert (outcome.deleting(), list(outcome.orphans), list(outcome.warnings)) == ({"vision": []}, [], [])
+
+
+def test_a_host_with_drives_only_is_searched_for_marks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[int] = []
+    monkeypatch.setattr(claims, "find_marks", lambda mounts: searches.append(1) or Search())
+    host = Host(Places.under(str(tmp_path)), tmp_path)
+    for _number in range(3):
+        host.declare(HF_CACHE)
+    assert len(searches) == 1

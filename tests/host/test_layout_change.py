@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_location_change, layout_overrides, records
+from stowage_core import claims, data_location_change, layout_overrides, records
 from stowage_core.data_location_change import Choice
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal
 from stowage_core.layout import resolve
 from stowage_core.layout_change import Outcome, Request, lay_out
 from stowage_core.layout_places import MountRule
+from stowage_core.mark_search import Search
 from stowage_core.owner import Registry, claim
 from stowage_core.places import Places
 from stowage_core.systemd_units import Systemctl
@@ -33,7 +34,7 @@ def places(tmp_path: Path) -> Places:
 def laid_out(places: Places, root: Path, differences: Differences, **overrides: str) -> Outcome:
     layout = resolve(str(root), overrides)
     rules = layout_overrides.for_all(layout, MountRule(), {name: MountRule() for name in overrides})
-    request = Request(environment_file=places.environment)
+    request = Request(environment_file=places.environment, host_name="gpu-01")
     return lay_out(places, layout, rules, request, Systemctl("systemctl", lambda _words: (0, "", "")), differences)
 
 
@@ -131,9 +132,12 @@ def test_a_lost_registry_is_rebuilt_before_anything_is_decided(
     assert [location.path for location in outcome.former] == [f"{disk}/data"]
 
 
-def test_without_any_mark_the_disks_are_searched_once(places: Places, disk: Path) -> None:
+def test_without_any_mark_the_disks_are_searched_once(
+    places: Places, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[int] = []
+    monkeypatch.setattr(claims, "find_marks", lambda mounts: searches.append(1) or Search())
     records.remove(places.claims_json)
-    found = Registry(places).claims([])
-    assert found == {} and Registry(places).is_lost()
-    laid_out(places, disk / "stowage", Differences())
-    assert not Registry(places).is_lost()
+    for _number in range(2):
+        laid_out(places, disk / "stowage", Differences())
+    assert len(searches) == 1
