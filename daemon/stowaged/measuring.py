@@ -183,15 +183,16 @@ class Measuring:
         send({"object": target.object, "complete": False, "reason": reason})
 
     def _copies(self, target: Target, send: Send) -> None:
-        assert self.location is not None
+        location = self.location
+        assert location is not None
         try:
-            location_fd = data_locations.open_verified(self.location, self.table)
+            location_fd = data_locations.open_verified(location, self.table)
         except StowageError as error:
             self._fail(target, str(error), send)
             return
         try:
             size = Space.of(location_fd).size
-            found = copies.present(location_fd, self.location)
+            found = copies.present(location_fd, location)
             totals = dict.fromkeys(("bytes", "allocated", "files"), 0)
             reason = ""
             for copy in found:
@@ -199,7 +200,7 @@ class Measuring:
                 send(answer)
                 reason = reason or answer["reason"]
                 totals = {key: total + (answer.get(key) or 0) for key, total in totals.items()}
-            self._forget_gone({copy.name for copy in found}, send)
+            _keep(send, lambda: copies.forget_gone(self.places, location_fd, location))
             self._keep_totals(target, totals, reason, send)
             send({"object": target.object, "complete": True, "copies": [copy.name for copy in found]})
         finally:
@@ -253,15 +254,6 @@ class Measuring:
             send({"say": f"{error}; it is made anew, as if the copy was used now"})
             return None, True
         return before if before is not None and before.identity == copy.identity else None, False
-
-    def _forget_gone(self, present: set[str], send: Send) -> None:
-        try:
-            names = os.listdir(self.places.copies_dir)
-        except FileNotFoundError:
-            return
-        for name in names:
-            if name.endswith(".json") and not name.startswith(".") and name[: -len(".json")] not in present:
-                _keep(send, functools.partial(copies.forget, self.places, name[: -len(".json")]))
 
 
 def _figures(usage: Usage, where: str) -> dict[str, Any]:

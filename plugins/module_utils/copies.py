@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from . import events, fill_marks, records, selinux
-from .data_locations import COPY, DRIVES, LOCKS, DataLocation
+from . import data_locations, events, fill_marks, records, selinux
+from .data_locations import COPY, DRIVES, LOCKS, PENDING, DataLocation
 from .drive_records import Drive
 from .drives import split_copy_name
 from .errors import Refusal, StowageError, one_line, printable, quoted
@@ -62,8 +62,8 @@ class CopyRecord:
 
 def own_mark(fd: int, name: str, location: DataLocation) -> Mark | None:
     """Return the mark of the directory open at *fd* when it makes it this host's copy *name*, else None."""
-    mark = read_mark(fd)
-    return mark if mark is not None and (mark.kind, mark.name, mark.host) == (COPY, name, location.host) else None
+    mark = data_locations.copy_mark(fd, location)
+    return mark if mark is not None and mark.name == name else None
 
 
 @contextmanager
@@ -89,20 +89,9 @@ def names_in(fd: int, part: bytes) -> list[bytes]:
 
 
 def present(location_fd: int, location: DataLocation) -> list[Copy]:
-    """Return the copies in the verified data location open at *location_fd*; what bears no mark of theirs is none."""
-    found = []
-    with opened(location_fd, DRIVES) as drives:
-        for name in sorted(os.listdir(drives)):
-            try:
-                with opened(drives, os.fsencode(name)) as fd:
-                    mark = own_mark(fd, name, location)
-            except OSError as error:
-                if error.errno in NO_DIRECTORY:
-                    continue  # gone since it was listed, or no directory of this filesystem: not ours
-                raise
-            if mark is not None:
-                found.append(Copy(name, mark.identity, mark.time))
-    return found
+    """Return the copies in the verified data location open at *location_fd* that are in their place."""
+    found = data_locations.contents(location_fd, location, (DRIVES,)).copies
+    return [Copy(one.mark.name, one.mark.identity, one.mark.time) for one in found]
 
 
 def waits_for_fill(location_fd: int, drive: Drive) -> bool:
@@ -336,6 +325,26 @@ def touch_used(places: Places, name: str, identity: str, path: str = "", now: fl
         if before.last_used is not None and 0 <= now - before.last_used < USE_INTERVAL_S:
             return False
         return write_record(places, name, replace(before, last_used=now))
+
+
+def forget_gone(places: Places, location_fd: int, location: DataLocation) -> list[str]:
+    """Remove the records of copies that are gone from the data location open at *location_fd*; return their names.
+
+    One that was made a moment ago, or is set aside, is not gone: its record holds when it was used. A copy is made
+    before its record is, so that whatever has a record now and is not here is gone.
+    """
+    with records_lock(places):
+        try:
+            recorded = {name[: -len(".json")] for name in os.listdir(places.copies_dir) if name.endswith(".json")}
+        except FileNotFoundError:
+            return []
+        # What is put back while this looks is in its place at the end.
+        parts = (DRIVES, PENDING, DRIVES)
+        here = {one.mark.name for one in data_locations.contents(location_fd, location, parts).copies}
+        gone = sorted(name for name in recorded - here if not name.startswith("."))
+        for name in gone:
+            forget(places, name)
+        return gone
 
 
 def note_used(places: Places, name: str, drive: tuple[str, str] | None = None) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import mounts as mount_table
 from . import records
@@ -17,7 +18,7 @@ from .differences import Differences
 from .drive_records import Found, Holdings
 from .errors import Refusal, StowageError
 from .mounts import FilesystemId, Mount
-from .owner import XATTR, read_mark
+from .owner import XATTR, Mark, read_mark
 from .places import Places
 from .syscalls import DIRECTORY, NO_DIRECTORY, open_beneath
 
@@ -156,6 +157,70 @@ def check_reported(host: str, filesystems: Sequence[Any]) -> None:
         raise Refusal("", f"machine {host} has not reported its disks yet", "wait until it is up, then choose again")
 
 
+class Held(NamedTuple):
+    """A copy that is in a data location."""
+
+    path: str
+    mark: Mark
+    aside: bool
+    """Whether an eviction has set it aside: nobody can use it until it is put back, if it is."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in a data location, where copies are."""
+
+    copies: Sequence[Held]
+    strangers: Sequence[str]
+    """Paths of all else: files, symlinks, mounts, directories that are not marked as this host's copies."""
+
+
+def copy_mark(fd: int, location: DataLocation) -> Mark | None:
+    """Return the mark of the directory open at *fd* when it is one of a copy in *location*, else None."""
+    mark = read_mark(fd)
+    return mark if mark is not None and (mark.kind, mark.host) == (COPY, location.host) else None
+
+
+def contents(fd: int, location: DataLocation, parts: Sequence[bytes] = (DRIVES, PENDING)) -> Contents:
+    """Return what is in the verified data location open at *fd*: which copies are here is decided nowhere else.
+
+    :raises FileNotFoundError: when one of *parts* is not there
+    """
+    copies: list[Held] = []
+    strangers: list[str] = []
+    for part in parts:
+        parent = open_beneath(fd, part)
+        try:
+            for name in sorted(os.listdir(parent)):
+                path = os.path.join(location.path, os.fsdecode(part), name)
+                try:
+                    mark = _copy_mark_of(parent, name, location)
+                except FileNotFoundError:
+                    continue  # removed since it was listed
+                if mark is not None and (part == PENDING or mark.name == name):
+                    copies.append(Held(path, mark, part == PENDING))
+                else:
+                    strangers.append(path)
+        finally:
+            os.close(parent)
+    return Contents(copies, strangers)
+
+
+def _copy_mark_of(parent: int, name: str, location: DataLocation) -> Mark | None:
+    try:
+        child = open_beneath(parent, os.fsencode(name))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            return None  # a file, a symlink, another mount
+        raise
+    try:
+        return copy_mark(child, location)
+    finally:
+        os.close(child)
+
+
 def holdings(locations: Sequence[DataLocation], mounts: Sequence[Mount]) -> Holdings:
     """Return the copies in *locations*, with those that are set aside and may be put back."""
     copies: list[Found] = []
@@ -169,37 +234,10 @@ def holdings(locations: Sequence[DataLocation], mounts: Sequence[Mount]) -> Hold
             continue
         try:
             for part in (DRIVES, PENDING):
-                _look(fd, location, part, copies, strangers)
+                with suppress(FileNotFoundError):
+                    found = contents(fd, location, (part,))
+                    copies += [Found(one.mark.name, one.path, one.mark.identity) for one in found.copies]
+                    strangers += found.strangers
         finally:
             os.close(fd)
     return Holdings(copies, strangers, unseen)
-
-
-def _look(fd: int, location: DataLocation, part: bytes, copies: list[Found], strangers: list[str]) -> None:
-    try:
-        parent = open_beneath(fd, part)
-    except FileNotFoundError:
-        return
-    try:
-        for name in sorted(os.listdir(parent)):
-            path = os.path.join(location.path, os.fsdecode(part), name)
-            try:
-                child = open_beneath(parent, os.fsencode(name))
-            except FileNotFoundError:
-                continue  # removed since it was listed
-            except OSError as error:
-                if error.errno not in NO_DIRECTORY:
-                    raise
-                strangers.append(path)  # a file, a symlink, another mount
-                continue
-            try:
-                mark = read_mark(child)
-            finally:
-                os.close(child)
-            named = mark is not None and (part == PENDING or mark.name == name)
-            if mark is not None and named and (mark.kind, mark.host) == (COPY, location.host):
-                copies.append(Found(mark.name, path, mark.identity))
-            else:
-                strangers.append(path)
-    finally:
-        os.close(parent)

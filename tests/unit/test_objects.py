@@ -16,6 +16,7 @@ import pytest
 from stowage_core import data_locations, drive_records, holders, objects, records
 from stowage_core.mounts import Mount, parse
 from stowage_core.objects import Objects
+from stowage_core.owner import Mark
 from stowage_core.pins import Pin, Use
 from stowage_core.places import Places
 
@@ -57,8 +58,16 @@ def host(tmp_path: Path) -> Host:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that passes for the host's data location; marks of owners need root (tests/host)."""
     folder = tmp_path / "folder"
-    (folder / "drives").mkdir(parents=True)
+    for part in ("drives", ".stowage-trash/pending"):
+        (folder / part).mkdir(parents=True)
+
+    def read_mark(fd: int) -> Mark | None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+        copy = ".".join(name.split(".")[:2])  # aside it has a longer name
+        return Mark("copy", copy, "c-1", "gpu-01", None, 1, 1.0) if name.startswith("ml.") else None
+
     monkeypatch.setattr(data_locations, "open_verified", lambda location, mounts: os.open(folder, os.O_RDONLY))
+    monkeypatch.setattr(data_locations, "read_mark", read_mark)
     return folder
 
 
@@ -101,6 +110,34 @@ def test_the_data_location_and_its_copies(host: Host, folder: Path) -> None:
     }
     assert (report["copies"]["ml.a"]["bytes"], report["copies"]["ml.a"]["last_used"]) == (100, None)
     assert problems == []
+
+
+def test_only_copies_are_copies(host: Host, folder: Path) -> None:
+    host.put(host.places.data_location_json, LOCATION)
+    for name in ("drives/ml.a", "drives/backup of bob", "drives/lost+found", ".stowage-trash/pending/ml.b.full-1-2"):
+        (folder / name).mkdir()
+    (folder / "drives" / "ml.file").touch()
+    for drive in ("a", "b"):
+        host.put(f"{host.places.copies_dir}/ml.{drive}.json", _copy("ml", drive, bytes=100, allocated=4096))
+    report, problems = host.read()
+    assert {name: (copy["present"], copy["aside"]) for name, copy in report["copies"].items()} == {
+        "ml.a": (True, False),
+        "ml.b": (False, True),
+    }
+    location = report["data_location"]
+    drives = "/mnt/nvme0/stowage/drives"
+    assert location["strangers"] == [f"{drives}/backup of bob", f"{drives}/lost+found", f"{drives}/ml.file"]
+    assert location["used_bytes"] == 8192  # what is aside takes its room still
+    assert problems == []
+
+
+def test_figures_of_an_earlier_copy_are_not_those_of_a_later_one(host: Host, folder: Path) -> None:
+    host.put(host.places.data_location_json, LOCATION)
+    (folder / "drives" / "ml.a").mkdir()
+    earlier = {**_copy("ml", "a", bytes=100, allocated=4096, last_used=5.0), "identity": "earlier"}
+    host.put(f"{host.places.copies_dir}/ml.a.json", earlier)
+    (copy,) = host.read()[0]["copies"].values()
+    assert (copy["identity"], copy["bytes"], copy["last_used"], copy["drive"]) == ("c-1", None, None, "a")
 
 
 def test_a_copy_that_has_not_been_measured_is_unknown_not_zero(host: Host, folder: Path) -> None:
