@@ -87,9 +87,11 @@ class _Choosing:
         os.path.exists(os.path.join(self.path, "."))  # this may have a disk mounted, so before the table is read
         self.mounts = read_mounts(choice.host)
         self.warnings: list[str] = []
-        self.known = load_known(places, choice.forget, self.mounts, differences, self.warnings)
+        self.known = load_known(places, choice.forget, self.mounts, differences)
         self.recorded = self.known.present
-        self.claims = self.registry.claims(self.mounts)
+        self.claimed = claims.read(places, self.host, self.mounts, choice.forget)
+        self.warnings.extend(self.claimed.warnings)
+        self.claims = self.claimed.entries
 
     def run(self) -> Outcome:
         choice = self.choice
@@ -147,13 +149,17 @@ class _Choosing:
         own = {location.path for location in self.known.all}
         own.update(path for path, each in self.claims.items() if (path, each["kind"]) == (self.path, KIND))
         others = {
-            **claims.of_stowage(self.places, self.claims),
+            **claims.of_stowage(self.places, self.claims, self.claimed.unseen),
             **dict.fromkeys(own, "this host's data location"),
         }
-        if self.path in own:
-            del others[self.path]  # it may be chosen again
+        # The present one may be chosen again, and one that is given up is in nobody's way.
+        for path in (*(own & {self.path}), *(location.path for location in self.known.gone)):
+            others.pop(path, None)
         taken = {**claims.of_layout(self.places), **claims.of_drives(self.places, self.host), **others}
         claims.check_apart(f"path {self.path}", self.path, taken, self.mounts, "choose a folder apart from it")
+        around = claims.owner_of(os.path.dirname(self.path), self.mounts)
+        if around:
+            raise Refusal(f"path {self.path}", f"it is inside {around}", "choose a folder apart from it")
 
     def _check_recorded_is_there(self, folder: Folder) -> None:
         if folder.fd is None and self.recorded is not None and self.recorded.path == self.path:
@@ -247,14 +253,14 @@ class _Choosing:
         for path in takeovers:
             note(f"copies in {path}", f"of {self.host}", f"of {self.choice.adopt_from}")
         folder.note_parts(self.differences)
-        if self.registry.is_lost():
-            note("claims found by their marks", sorted(self.claims), [])
+        self.claimed.note(self.differences)
         note("registered claim", True, mark is not None and self._is_registered(wanted))
         note("former", sorted(one.path for one in kept), sorted(one.path for one in self.known.former))
 
     def _is_registered(self, wanted: DataLocation) -> bool:
+        found = self.claims.get(self.path, {})
         claim = {"kind": KIND, "name": self.path, "identity": wanted.identity, "host": self.host}
-        return self.claims.get(self.path) == claim
+        return claim == {key: found.get(key) for key in claim}
 
     def _act(
         self,
@@ -298,12 +304,12 @@ class _Choosing:
     def _rebuild_registry(self, empty: Sequence[DataLocation]) -> None:
         """Register what was found by its mark, and take out what is given up."""
         do, registry = self.differences.do, self.registry
-        if registry.is_lost() and self.claims:
-            do("register what was found by its mark", partial(registry.rebuild, self.claims))
+        self.claimed.register(registry, self.differences)
         for location in empty:
             do(f"give up {location.path}, and leave the folder", partial(give_up, location, self.mounts, registry))
         for location in self.known.gone:
-            do(f"give up {location.path}, whose disk is gone", partial(registry.remove, location.path))
+            if location.path not in self.claimed.dropped:
+                do(f"give up {location.path}, whose disk is gone", partial(registry.remove, location.path))
 
     def _register(self, wanted: DataLocation, fd: int) -> None:
         own = read_mark(fd)
@@ -330,8 +336,9 @@ def clear(places: Places, host: str, forget: Sequence[str], differences: Differe
 
 def _clear(places: Places, host: str, forget: Sequence[str], differences: Differences) -> Outcome:
     mounts = read_mounts(host)
-    warnings: list[str] = []
-    known = load_known(places, forget, mounts, differences, warnings)
+    known = load_known(places, forget, mounts, differences)
+    claimed = claims.read(places, host, mounts, forget)
+    warnings = list(claimed.warnings)
     _check_holds_nothing(host, {one.path: data_locations.holdings([one], mounts) for one in known.all})
     for location in known.all:
         if is_being_emptied(location, mounts):
@@ -346,7 +353,10 @@ def _clear(places: Places, host: str, forget: Sequence[str], differences: Differ
     for location in known.all:
         differences.do(f"give up {location.path}, and leave the folder", partial(give_up, location, mounts, registry))
     for location in known.gone:
-        differences.do(f"give up {location.path}, whose disk is gone", partial(registry.remove, location.path))
+        if location.path not in claimed.dropped:
+            differences.do(f"give up {location.path}, whose disk is gone", partial(registry.remove, location.path))
+    claimed.note(differences)
+    claimed.register(registry, differences)
     if os.path.lexists(places.data_location_json):
         path = places.data_location_json
         differences.do(f"remove {path}", partial(records.remove, path))

@@ -16,6 +16,7 @@ from .copies import names_in
 from .data_locations import CONDEMNED, KIND, DataLocation, NotThere
 from .differences import Differences
 from .drive_records import Holdings
+from .errors import Refusal
 from .mounts import Mount
 from .owner import read_mark
 from .places import Places
@@ -37,10 +38,11 @@ class Known:
         return [*([self.present] if self.present is not None else []), *self.former]
 
 
-def load_known(
-    places: Places, forget: Sequence[str], mounts: Sequence[Mount], differences: Differences, warnings: list[str]
-) -> Known:
-    """Return what is recorded; of those whose identities are in *forget*, what cannot be reached is given up."""
+def load_known(places: Places, forget: Sequence[str], mounts: Sequence[Mount], differences: Differences) -> Known:
+    """Return what is recorded; those whose identities are in *forget* are given up.
+
+    :raises Refusal: when one of these is there: left in an inventory, it would be given up whenever its disk is away
+    """
     present = data_locations.load(places)
     identity = present.identity if present is not None else None
     former = [location for location in data_locations.load_former(places) if location.identity != identity]
@@ -53,7 +55,11 @@ def load_known(
         except NotThere:
             gone.append(location)
         else:
-            warnings.append(f"forget: the data location {location.path} is there, and is kept")
+            raise Refusal(
+                f"forget: {location.identity}",
+                f"the data location {location.path} is there, and would be given up when its disk is away next",
+                "take it off the list",
+            )
     differences.note("given up", sorted(location.path for location in gone), [])
     return Known(
         present if present not in gone else None, [location for location in former if location not in gone], gone

@@ -36,6 +36,8 @@ class Request:
     environment_prefix: str = "STOWAGE_"
     restart: Sequence[str] = ()
     accept_new_filesystem: bool = False
+    host_name: str = ""
+    """The host's name in the inventory, by which its own marks are told from those of others."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class _LayingOut:
         former = layout_record.load(self.host.layout_json)
         table = mounts.read()
         places = find_all(self.layout, table)
-        registry = Registry(self.host)
-        claimed = registry.claims(table)
-        self._check_apart(places, claims.of_stowage(self.host, claimed), table)
+        claimed = claims.read(self.host, request.host_name, table)
+        self.warnings.extend(claimed.warnings)
+        self._check_apart(places, claims.of_stowage(self.host, claimed.entries, claimed.unseen), table)
         for name in ("root", *NAMES):
             self.lasting.check(name, places[name].real, table)
             self.rules[name].check(name, places[name])
@@ -104,7 +106,8 @@ class _LayingOut:
         differences.note("restarted", due, [])
         self.warnings.extend(moved(self.layout, layout_record.paths(former)))
 
-        self._rebuild_registry(registry, claimed)
+        claimed.note(differences)
+        claimed.register(Registry(self.host), differences)
         for directory in changing:
             verb = "make" if directory.present is None else "set owner and mode of"
             differences.do(
@@ -135,16 +138,9 @@ class _LayingOut:
             if found is not None:
                 lies, what, other = found
                 raise Refusal(name, f"{place.path} {lies} {what} {other}", "choose a directory apart from it")
-
-    def _rebuild_registry(self, registry: Registry, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write a lost registry, also an empty one: the next run need not search the disks for marks."""
-        if not registry.is_lost():
-            return
-        if found:
-            self.differences.note("claims found by their marks", sorted(found), [])
-            self.differences.do("register what was found by its mark", partial(registry.rebuild, found))
-        elif not self.differences.check_mode:
-            registry.rebuild({})
+            owner = claims.owner_of(place.real, table)
+            if owner:
+                raise Refusal(name, f"{place.path} is, or is inside, {owner}", "choose a directory apart from it")
 
     def _expect(self, name: str, rule: str) -> None:
         """Refuse what must be there before; in check mode an earlier task may have been going to make it."""
