@@ -63,7 +63,7 @@ def test_every_unit_but_the_template_can_be_asked_about() -> None:
 
 def test_who_looks_is_a_system_user_of_its_own() -> None:
     header, user = daemon_units.sysusers().splitlines()
-    assert header == own_files.HEADER and user.startswith("u stowage-use - ")
+    assert header == own_files.HEADER and user.startswith("u stowage-use - ") and ":" not in user
     unit = (REPOSITORY / "roles/daemon/templates" / f"{daemon_units.USE}.j2").read_text()
     assert f"\nUser={daemon_units.USE_USER}\n" in unit
 
