@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -15,13 +15,16 @@ from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
 Facts = Mapping[str, Any]
 
 
-def leftovers(facts: Any) -> list[str]:
-    """Return a line for each thing of Stowage that is on the host and holds data or remembers it."""
+def leftovers(facts: Any, aside: Sequence[Facts] = ()) -> list[str]:
+    """Return a line for each thing of Stowage that is on the host and holds data or remembers it.
+
+    :param aside: what the module ``uninstall`` returned of that name
+    """
     if not isinstance(facts, Mapping) or not {"layout", "data_location", "copies", "leases"} <= set(facts):
         raise AnsibleFilterError(
             "leftovers: the input must be ansible_facts.stowage_storage; run stowage.host.storage_facts first"
         )
-    return [*_layout(facts["layout"]), *_data(facts), *_leases(facts["leases"]), *_records()]
+    return [*_layout(facts["layout"]), *_data(facts), *_aside(aside), *_leases(facts["leases"]), *_records()]
 
 
 def _layout(layout: Facts | None) -> list[str]:
@@ -48,8 +51,20 @@ def _data(facts: Facts) -> list[str]:
     return lines
 
 
+def _aside(aside: Sequence[Facts]) -> list[str]:
+    lines = []
+    for one in aside:
+        what = f"of copy {one['copy']}" if one["copy"] else "which is no copy of this host"
+        state = "which was being removed" if one["condemned"] else "whose place a new one has" if one["copy"] else ""
+        lines.append(f"{one['path']}, " + ", ".join(part for part in (what, state) if part))
+    return lines
+
+
 def _leases(leases: list[Facts]) -> list[str]:
-    return [f"lease of {one['workspace']}/{one['drive']} by run {one['run']}: a mount below /run/stowage/pins" for one in leases]
+    return [
+        f"lease of {one['workspace']}/{one['drive']} by run {one['run']}: a mount below /run/stowage/pins"
+        for one in leases
+    ]
 
 
 def _records() -> list[str]:

@@ -15,6 +15,7 @@ from .places import Places
 
 PROGRAM = "/usr/local/bin/stowage"
 LIBRARY = "/usr/local/lib/stowage"
+VIRTUALENV = f"{LIBRARY}/venv"
 UNITS = "/etc/systemd/system"
 TMPFILES = "/etc/tmpfiles.d/stowage.conf"
 SYSUSERS = "/etc/sysusers.d/stowage.conf"
@@ -88,6 +89,17 @@ def has_user() -> bool:
     except KeyError:
         return False
     return True
+
+
+def is_virtualenv(path: str) -> bool:
+    """Return whether the directory at *path* is the virtual environment that the role made, by its prompt."""
+    if any(os.path.islink(one) for one in (path, os.path.dirname(path))):
+        return False
+    try:
+        with open(os.path.join(path, "pyvenv.cfg"), encoding="utf-8", errors="replace") as stream:
+            return "prompt = 'stowage'" in stream.read().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def is_program(path: str) -> bool:

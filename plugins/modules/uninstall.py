@@ -15,7 +15,9 @@ description:
   - Stops daemon and exporter, and removes their units, their settings, the user C(stowage-use) and the application, the
     drop-ins that tie services to their mounts, and the environment file of the layout.
   - What is removed is found on the host. The inventory need not name it any more.
-  - Removes only what Stowage has written, known by the header in it. A file of somebody else stays, with a warning.
+  - Removes only what Stowage has written, known by the header in it, and of C(/usr/local/lib/stowage) only the virtual
+    environment that the role made. What is somebody else's stays, with a warning.
+  - Copies that an eviction had set aside when it was cut short are put back, which the daemon would have done.
   - Leaves all data, that is the directories of the layout, data locations, copies, leases that are held, and the
     records in C(/etc/stowage) and C(/var/lib/stowage).
 options:
@@ -50,26 +52,49 @@ actions:
   type: list
   elements: str
   sample: ["stop stowaged.service", "remove /usr/local/bin/stowage"]
+aside:
+  description:
+    - What lies aside in data locations and stays there. No daemon is left to empty what was condemned, or to judge a
+      copy whose place a new one has taken.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: Where it is.
+      type: str
+    copy:
+      description: The copy that it is, as workspace and drive; empty for what is none of this host.
+      type: str
+    condemned:
+      description: Whether it was being removed, and may be so in part.
+      type: bool
+  sample:
+    - path: /mnt/nvme0/stowage/.stowage-trash/condemned/ml.old.full-18a1-9f0c11aa
+      copy: ml.old
+      condemned: true
 """
 
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.stowage.host.plugins.module_utils import (
+    aside,
     daemon_units,
+    data_locations,
     layout_record,
     mount_dependencies,
     own_files,
     records,
 )
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
-from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
@@ -107,13 +132,16 @@ def ours(module: AnsibleModule, paths: Iterator[str]) -> dict[str, bytes]:
 def body(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
     places = Places()
     with nullcontext() if module.check_mode else host_lock(places):
-        remove(module, differences, places)
-    return {}
+        systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
+        files = ours(module, candidates(places, module.params["environment_files"]))
+        stop(systemctl, differences, files)
+        left = settle(module, differences, places)
+        remove(module, systemctl, differences, places, files)
+    return {"aside": left}
 
 
-def remove(module: AnsibleModule, differences: Differences, places: Places) -> None:
-    systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
-    files = ours(module, candidates(places, module.params["environment_files"]))
+def stop(systemctl: Systemctl, differences: Differences, files: Mapping[str, bytes]) -> None:
+    """Stop and disable what runs: whoever looks at copies afterwards finds them as they stay."""
     own_units = [name for name in _STOPPED if daemon_units.unit_path(name) in files]
     now = systemctl.show(own_units, ("ActiveState", "UnitFileState"))
     running = [name for name in own_units if differences.note(f"state of {name}", "inactive", now[name]["ActiveState"])]
@@ -123,6 +151,45 @@ def remove(module: AnsibleModule, differences: Differences, places: Places) -> N
     enabled = [name for name in own_units if now[name]["UnitFileState"] == "enabled"]
     for name in enabled:
         differences.note(f"at every boot {name}", "disabled", "enabled")
+    for name in running:
+        differences.do(f"stop {name}", partial(systemctl.tell, "stop", name))
+    for name in enabled:
+        differences.do(f"disable {name}", partial(systemctl.tell, "disable", name))
+
+
+def settle(module: AnsibleModule, differences: Differences, places: Places) -> list[dict[str, Any]]:
+    """Put back the copies that were set aside and not judged yet, and return what stays aside."""
+    found: list[aside.Aside] = []
+    try:
+        present = data_locations.load(places)
+        locations = [*([present] if present is not None else []), *data_locations.load_former(places)]
+    except StowageError as error:
+        module.warn(f"what lies aside in data locations is unknown: {error}")
+        return []
+    for location in locations:
+        try:
+            found += aside.look(location)
+        except StowageError as error:
+            module.warn(f"what lies aside there is unknown: {error}")
+    for one in found:
+        if one.returns:
+            differences.note(f"copy {one.copy} in {one.location.path}", "in its place", "aside")
+            differences.do(f"put copy {one.copy} in {one.location.path} back", partial(aside.put_back, one))
+    return [
+        {"path": one.path, "copy": one.copy, "condemned": one.part == data_locations.CONDEMNED}
+        for one in found
+        if (not one.returns if differences.check_mode else os.path.lexists(one.path))
+    ]
+
+
+def remove(
+    module: AnsibleModule,
+    systemctl: Systemctl,
+    differences: Differences,
+    places: Places,
+    files: Mapping[str, bytes],
+) -> None:
+    """Remove what is not data."""
     for path, content in files.items():
         differences.note(path, None, own_files.in_lines(content))
     more = [places.daemon_json] if os.path.lexists(places.daemon_json) else []
@@ -133,26 +200,30 @@ def remove(module: AnsibleModule, differences: Differences, places: Places) -> N
             module.warn(f"{daemon_units.PROGRAM}: was not written by Stowage; it stays")
     for path in more:
         differences.note(path, None, "present")
-    library = os.path.isdir(daemon_units.LIBRARY)
+    library = daemon_units.is_virtualenv(daemon_units.VIRTUALENV)
     if library:
-        differences.note(daemon_units.LIBRARY, None, "present")
-
+        differences.note(daemon_units.VIRTUALENV, None, "present")
+    elif os.path.lexists(daemon_units.LIBRARY):
+        module.warn(f"{daemon_units.LIBRARY}: was not made by Stowage; it stays")
     user = daemon_units.SYSUSERS in files and daemon_units.has_user()
     if user:
         differences.note(f"user {daemon_units.USE_USER}", False, True)
 
-    for name in running:
-        differences.do(f"stop {name}", partial(systemctl.tell, "stop", name))
-    for name in enabled:
-        differences.do(f"disable {name}", partial(systemctl.tell, "disable", name))
     if user:  # before its file, by which it is known to be Stowage's
         differences.do(f"remove user {daemon_units.USE_USER}", partial(remove_user, module))
     for path in [*files, *more]:
         differences.do(f"remove {path}", partial(remove_file, path))
-    if library:
-        differences.do(f"remove {daemon_units.LIBRARY}", partial(shutil.rmtree, daemon_units.LIBRARY))
     if any(path.startswith(daemon_units.UNITS) for path in files):
         differences.do("systemctl daemon-reload", systemctl.daemon_reload)
+    if library:
+        differences.do(f"remove {daemon_units.VIRTUALENV}", remove_library)
+
+
+def remove_library() -> None:
+    """Remove the virtual environment, and the directory that was made for it when nothing else is in it."""
+    shutil.rmtree(daemon_units.VIRTUALENV)
+    with suppress(OSError):
+        os.rmdir(daemon_units.LIBRARY)
 
 
 def remove_user(module: AnsibleModule) -> None:

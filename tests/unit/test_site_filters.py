@@ -87,6 +87,20 @@ def test_what_is_left() -> None:
     ]
 
 
+def test_what_lies_aside_is_left_too() -> None:
+    facts = {"layout": None, "data_location": None, "former_data_locations": [], "copies": {}, "leases": []}
+    aside = [
+        {"path": "/d/condemned/ml.a.full-1", "copy": "ml.a", "condemned": True},
+        {"path": "/d/pending/ml.b.full-1", "copy": "ml.b", "condemned": False},
+        {"path": "/d/pending/x", "copy": "", "condemned": False},
+    ]
+    assert leftovers(facts, aside)[:-2] == [
+        "/d/condemned/ml.a.full-1, of copy ml.a, which was being removed",
+        "/d/pending/ml.b.full-1, of copy ml.b, whose place a new one has",
+        "/d/pending/x, which is no copy of this host",
+    ]
+
+
 def test_nothing_but_records_is_left() -> None:
     facts = {"layout": None, "data_location": None, "former_data_locations": [], "copies": {}, "leases": []}
     assert [line.split(" ")[0] for line in leftovers(facts)] == ["records", "/run/stowage,"]
