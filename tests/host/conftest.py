@@ -40,7 +40,12 @@ DISKS = dict(
 )  # fstype -> mount point
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.basetemp is None:
+        # Not among the directories of other tests: what is left mounted when these are killed would break those.
+        config.option.basetemp = tempfile.mkdtemp(prefix="stowage-host-tests-")
+        config.add_cleanup(lambda: run("rm", "-rf", "--one-file-system", str(config.option.basetemp)))
     links = Path(tempfile.mkdtemp(prefix="stowage-packages-"))
     config.add_cleanup(lambda: shutil.rmtree(links))
     for name, directory in PACKAGES.items():

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def filesystem(path: Path) -> str:
     return subprocess.run(
@@ -46,3 +48,9 @@ def test_small_disk_can_be_unmounted_and_mounted_again(small_disk: Callable[...,
 def test_small_disks_have_the_size_asked_for(small_disk: Callable[..., Any]) -> None:
     status = os.statvfs(small_disk("ext4", 64 << 20).path)
     assert 50 << 20 < status.f_blocks * status.f_frsize <= 64 << 20
+
+
+def test_nothing_is_left_where_other_tests_clean_up(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Pytest removes what earlier runs left in its usual place, and a mount there makes it warn."""
+    assert "pytest-of-" not in str(tmp_path)
+    assert Path(request.config.option.basetemp) in tmp_path.parents
