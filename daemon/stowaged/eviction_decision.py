@@ -150,7 +150,10 @@ def decide(seen: Seen, known: Known, now: float) -> Decision:
     rest = Decision(WAIT, until=min((known.due[part] for part in wanted - due), default=float("inf")))
     if not known.recovered:
         return Decision(RECOVER, frozenset({RECOVER}), caches=caches) if RECOVER in due else rest
-    if ROOM in wanted and not _is_urgent(seen, known) and seen.age > FRESH_S:
+    if seen.age == float("inf") and ROOM in known.due:
+        wanted.discard(ROOM)  # what could go by the last sizes that are recorded has gone
+        due.discard(ROOM)
+    elif ROOM in wanted and not _is_urgent(seen, known) and seen.age > FRESH_S:
         wanted.discard(ROOM)
         if ROOM in due and not seen.measuring and now - known.asked > FRESH_S:
             return Decision(MEASURE)
@@ -223,9 +226,12 @@ def ended(seen: Seen, known: Known, decision: Decision, outcome: Outcome, now: f
     known = replace(known, recovered=True, aside=outcome.aside, due={**known.due, RECOVER: look})
     if decision.action == RECOVER:
         return known
-    if ROOM in parts and seen.age < float("inf"):  # else what was not measured yet may do
-        known = replace(known, short=outcome.blocked)
-    in_vain = bool(outcome.blocked or outcome.kept or not outcome.removed)
+    unmeasured = ROOM in parts and seen.age == float("inf")
+    if ROOM in parts:
+        # What was not measured yet may do.
+        halted = outcome.blocked.startswith(STOPPED)
+        known = replace(known, short="" if unmeasured and not halted else outcome.blocked)
+    in_vain = not unmeasured and bool(outcome.blocked or outcome.kept or not outcome.removed)
     wait = _wait(seen, ROOM in parts, outcome) if in_vain else 0.0
     return replace(known, waiting=outcome.waiting, due={**known.due, **dict.fromkeys(parts, now + wait)})
 

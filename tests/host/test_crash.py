@@ -125,7 +125,7 @@ def test_killed_and_started_again(lab: Lab, turmoil: Turmoil, step: str) -> None
         turmoil.end()
         if step == "not recorded":
             os.rmdir(lab.places.events)
-        eviction.recover(lab.places, lab.location, empty=True)
+        eviction.recover(lab.places, lab.location, caches=True)
         assert lab.trash() == ["pending/photos"]
         assert content(lab.at("ml.held")) == whole and os.stat(lab.at("ml.held")).st_ino == number
         back = {name for name in lab.names() if os.listdir(lab.at(name))}
@@ -157,7 +157,7 @@ def test_killed_while_it_recovers(lab: Lab, turmoil: Turmoil, step: str | None) 
 
     def recover(kill: Step | None = None) -> None:
         more = {} if kill is None else {"step": kill}
-        eviction.recover(lab.places, lab.location, empty=True, **more)
+        eviction.recover(lab.places, lab.location, caches=True, **more)
 
     with process("os.chdir(copy + '/data'); ready()", str(entries["ml.twice"])):
         if step is None:
@@ -190,16 +190,17 @@ def test_put_back_when_it_came_into_use_meanwhile(lab: Lab, step: str) -> None:
     killed_at(step, lab)
     aside = [name for name in lab.trash() if name.startswith("pending/")]
     assert aside
-    result = eviction.recover(lab.places, lab.location, empty=False)
+    result = eviction.recover(lab.places, lab.location, caches=False)
     assert result.removed == [] and lab.trash() == []
     assert lab.names() == ["ml.c0", "ml.c1", "ml.c2", "ml.held"]
 
 
 def test_put_back_when_eviction_was_switched_off_meanwhile(lab: Lab) -> None:
+    """What was condemned is gone already: it was judged, that is recorded, and it may be half emptied."""
     killed_at("condemned", lab)
-    eviction.recover(lab.places, lab.location, empty=False)
-    assert [name.partition("/")[0] for name in lab.trash()] == ["condemned"], "judged, but nothing may be removed now"
-    assert len(lab.names()) == 3
+    eviction.recover(lab.places, lab.location, caches=False)
+    assert lab.trash() == [] and len(lab.names()) == 3
+    assert [event["reason"] for event in events.read(lab.places)] == ["Evicted"]
 
 
 @pytest.mark.parametrize("used", [True, False])
@@ -216,9 +217,9 @@ def test_a_new_copy_was_made_before_the_next_start(lab: Lab, used: bool) -> None
     old = lab.path / ".stowage-trash" / aside
     if used:
         with process("os.chdir(copy); ready()", str(old)):
-            eviction.recover(lab.places, lab.location, empty=True)
+            eviction.recover(lab.places, lab.location, caches=True)
             assert lab.trash() == [aside] and content(old)
-    eviction.recover(lab.places, lab.location, empty=True)
+    eviction.recover(lab.places, lab.location, caches=True)
     assert lab.trash() == [] and name in lab.names()
     assert records.read(copies.record_path(lab.places, name)) is not None, "that is the new copy's"
 
@@ -231,7 +232,7 @@ def test_what_was_condemned_goes_although_the_host_was_renamed(lab: Lab) -> None
     finally:
         os.close(fd)
     lab.location = replace(lab.location, host="new")
-    eviction.recover(lab.places, lab.location, empty=True)
+    eviction.recover(lab.places, lab.location, caches=True)
     assert lab.trash() == [] and lab.names() == ["ml.c0", "ml.c1", "ml.c2"]
 
 
@@ -240,5 +241,5 @@ def test_half_emptied(lab: Lab) -> None:
         (lab.at("ml.held") / f"f{number}").touch()
     killed_at("emptying", lab, number=2)
     assert lab.trash()[0].startswith("condemned/")
-    eviction.recover(lab.places, lab.location, empty=True)
+    eviction.recover(lab.places, lab.location, caches=True)
     assert lab.trash() == [] and "ml.held" not in lab.names()

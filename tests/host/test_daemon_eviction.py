@@ -8,15 +8,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from copies_lab import Lab, process
+from copies_lab import HOST, Lab, process
 from daemon_lab import Daemon, wait_for
 from test_daemon_service import MIB, fill
 
-from stowage_core import events
+from stowage_core import events, pins, records
+from stowaged import metrics
 
 
 def files(path: Path) -> int:
@@ -99,3 +101,166 @@ def test_a_stop_lasts_over_a_restart_until_the_operator_lifts_it(stopped: tuple[
     assert daemon.command("evict", "--go-on").stdout == "eviction had not stopped\n"
     daemon.start()
     wait_for(lambda: len(lab.names()) < len(left), 30)
+
+
+# -- What cannot be done is a state that an operator can see
+
+
+def reasons(daemon: Daemon) -> list[str]:
+    return [event["reason"] for event in events.read(daemon.places, 0)]
+
+
+def blocked_series(section: dict[str, Any]) -> list[str]:
+    lines = metrics.render("evictions", section).decode().splitlines()
+    return [line for line in lines if line.startswith("stowage_eviction_blocked{") and line.endswith(" 1.0")]
+
+
+HINDRANCES: dict[str, tuple[Callable[[Lab], Any], Callable[[Lab], Any], str]] = {
+    "a damaged lease": (
+        lambda lab: (Path(lab.places.pins_dir, "r").mkdir(parents=True), Path(lab.places.pins_dir, "r/1.json").touch()),
+        lambda lab: (Path(lab.places.pins_dir, "r/1.json").unlink(), Path(lab.places.pins_dir, "r").rmdir()),
+        "pin r/1: its record cannot be used",
+    ),
+    "a part that others can enter": (
+        lambda lab: (lab.path / "drives").chmod(0o755),
+        lambda lab: (lab.path / "drives").chmod(0o700),
+        "drives: must be root's alone (0700)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["on", "plan"])
+@pytest.mark.parametrize("name", HINDRANCES)
+def test_an_eviction_that_cannot_run_is_blocked_until_it_can(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path, name: str, mode: str
+) -> None:
+    hinder, help_again, why = HINDRANCES[name]
+    lab = Lab(small_disk("ext4", 64 * MIB).path, tmp_path)
+    lab.location = lab.limited(1)
+    lab.copy("ml.cache")
+    hinder(lab)
+    daemon = start(lab, evict=mode)
+    daemon.start()
+    section = wait_for(lambda: daemon.state("evictions").get("reason") and daemon.state("evictions"), 30)
+    assert (section["blocked"], section["reason"]) == (True, "failed") and why in section["why"]
+    assert blocked_series(section) == ['stowage_eviction_blocked{reason="failed"} 1.0']
+    for _round in range(3):
+        daemon.cycle()
+    assert lab.names() == ["ml.cache"] and reasons(daemon) == ["EvictionBlocked"]
+    assert why in events.read(daemon.places)[0]["message"]
+    status = daemon.command("status")
+    shown = " ".join(status.stdout.split())
+    assert status.returncode == 3 and "! Copies cannot be removed: " in shown and why in shown
+    help_again(lab)
+    lab.declare("ml.cache")  # something is declared anew: it is tried at once
+    records.write(os.path.join(lab.places.drives_dir, "other.json"), {"workspace": "other", "host": HOST, "drives": []})
+    if mode == "on":
+        wait_for(lambda: lab.names() == [], 30)
+    else:
+        wait_for(lambda: daemon.state("evictions")["plan"], 30)
+    section = wait_for(lambda: not daemon.state("evictions")["reason"] and daemon.state("evictions"), 30)
+    assert blocked_series(section) == [] and "EvictionUnblocked" in reasons(daemon)
+    assert daemon.command("status").returncode == 0
+
+
+def test_a_tombstone_that_cannot_go_is_told_and_hides_no_plan(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    lab = Lab(small_disk("ext4", 64 * MIB).path, tmp_path)
+    lab.location = lab.limited(1)
+    lab.copy("ml.cache", MIB)
+    lab.copy("ml.dead", MIB)
+    records.write(lab.places.data_location_json, lab.location.to_json())
+    pin = pins.take(lab.places, lab.location, "ml.dead", run="r", read_only=False, deadline=time.time() + 600)
+    try:
+        lab.declare("ml.dead", state="absent")
+        daemon = start(lab, evict="plan")
+        daemon.start()
+        wait_for(lambda: [one["copy"] for one in daemon.state("evictions").get("plan", [])] == ["ml.cache"], 30)
+        section = wait_for(lambda: daemon.state("evictions")["waiting"] and daemon.state("evictions"), 30)
+        assert section["waiting"] == {"ml.dead": "held by pin r/1"}
+        for _round in range(6):
+            daemon.cycle()
+        section = daemon.state("evictions")
+        assert [one["copy"] for one in section["plan"]] == ["ml.cache"] and section["waiting"]
+        said = daemon.logged()
+        assert said.count("copy ml.dead: stays: held by pin r/1") == 1
+        told = [event for event in events.read(daemon.places) if event["reason"] == "DeletionWaits"]
+        assert [(one["object"], one["message"]) for one in told] == [
+            ("drive/ml/dead", "Copy stays on gpu-01 although its drive was deleted: held by pin r/1")
+        ]
+        assert "held by pin r/1" in daemon.command("status").stdout
+    finally:
+        pins.release(lab.places, pin.run, pin.number)
+    daemon.stop()
+    daemon.start()
+    wait_for(lambda: lab.names() == ["ml.cache"], 30)
+    wait_for(lambda: daemon.state("evictions")["waiting"] == {}, 30)
+
+
+# -- What lies aside
+
+
+def test_what_lies_aside_in_an_earlier_data_location_is_looked_after(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    small = small_disk("ext4", 64 * MIB)
+    lab = Lab(small.path, tmp_path)
+    for name, part in (("ml.gone", "condemned"), ("ml.aside", "pending")):
+        lab.copy(name)
+        os.rename(lab.at(name), lab.path / ".stowage-trash" / part / f"{name}.full-1-2")
+    (tmp_path / "present").mkdir()
+    present = Lab(tmp_path / "present", tmp_path)
+    daemon = start(present, evict="plan")
+    former = replace(lab.location, left=time.time()).to_json()
+    records.write(daemon.places.former_locations_json, {"locations": [former]})
+    daemon.start()
+    wait_for(lambda: lab.trash() == [] and lab.names() == ["ml.aside"], 30)
+
+
+@pytest.mark.parametrize("mode", ["plan", "off"])
+def test_a_copy_that_was_put_aside_stays_while_a_new_one_has_its_name(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path, mode: str
+) -> None:
+    lab = Lab(small_disk("ext4", 64 * MIB).path, tmp_path)
+    lab.copy("ml.a", MIB, last_used=time.time())
+    os.rename(lab.at("ml.a"), lab.path / ".stowage-trash/pending/ml.a.full-1-3")
+    lab.at("ml.a").mkdir()
+    daemon = start(lab, evict=mode)
+    daemon.start()
+    (one,) = wait_for(lambda: daemon.state("evictions").get("aside"), 30)
+    assert (one["copy"], one["location"]) == ("ml.a", str(lab.path))
+    assert one["why"] == "kept aside, as a new copy has its name: caches are not evicted here now"
+    for _round in range(3):
+        daemon.cycle()
+    assert lab.trash() == ["pending/ml.a.full-1-3"] and lab.names() == ["ml.a"]
+    assert reasons(daemon) == ["CopyAside"] and "kept aside" in daemon.command("status").stdout
+    lab.at("ml.a").rmdir()
+    lab.declare("ml.b")  # something is declared anew: it is tried at once
+    wait_for(lambda: lab.trash() == [] and (lab.at("ml.a") / "data" / "file").exists(), 30)
+    wait_for(lambda: daemon.state("evictions")["aside"] == [], 30)
+
+
+# -- A full disk does not wait
+
+
+def test_room_is_made_while_copies_are_measured(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    disk = small_disk("ext4", 256 * MIB).path
+    lab = Lab(disk, tmp_path)
+    fill(lab, disk, 0.20)
+    slow = lab.copy("ml.slow", last_used=time.time())
+    for folder in range(40):
+        (slow / str(folder)).mkdir()
+        for name in range(500):
+            os.close(os.open(slow / str(folder) / str(name), os.O_CREAT | os.O_WRONLY))
+    daemon = start(lab, evict="on", scan_interval_s=3)
+    daemon.start()
+    wait_for(lambda: len(daemon.copies()) == len(lab.names()), 60)
+    before = lab.names()
+    with open(disk / "ballast", "wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, 35 * MIB)
+    wait_for(lambda: len(lab.names()) < len(before), 30)
+    wait_for(lambda: daemon.state("evictions")["plan"] == [], 30)
+    assert lab.at("ml.slow").exists() and daemon.state("evictions")["reason"] == ""

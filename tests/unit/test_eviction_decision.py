@@ -209,8 +209,13 @@ def test_a_mark_that_cannot_be_reached(text: str, kind: str) -> None:
 
 
 def test_what_was_never_measured_is_not_said_to_block() -> None:
-    known = ended(replace(PRESSED, age=float("inf")), KNOWN, REMOVING, Outcome(blocked="nothing can go"), NOW)
-    assert blocked(known) == ("", "") and known.due[ROOM] == NOW + RETRY_S
+    """A full disk does not wait for the first measurement after a start; when that did not do, what follows does."""
+    unmeasured = replace(PRESSED, age=float("inf"))
+    known = ended(unmeasured, KNOWN, REMOVING, Outcome(blocked="nothing can go", kept=1), NOW)
+    assert blocked(known) == ("", "")
+    assert decide(unmeasured, known, NOW).action == WAIT and decide(PRESSED, known, NOW).action == REMOVE
+    known = ended(unmeasured, KNOWN, REMOVING, Outcome(removed=1, blocked="stopped: why"), NOW)
+    assert blocked(known) == (HALTED, "stopped: why")
 
 
 WAITS = {"ml.a": "held by pin r/1"}
