@@ -60,6 +60,10 @@ def terms(
     return replace(location, max_bytes=location.max_bytes if caches and chosen.limit else 0), limits
 
 
+def _deleted(declared: Declared) -> set[str]:
+    return {drive.copy_name for drive in declared.drives if drive.absent}
+
+
 @dataclass
 class _Work:
     """A child at work in a data location."""
@@ -147,6 +151,8 @@ class Evicting:
         if present is not None:
             locations[present.identity] = present
         self._of = {identity: self._of.get(identity, _Place(one)) for identity, one in locations.items()}
+        if _deleted(declared) - _deleted(self._declared):
+            self._figures.hurry()  # their copies may have been made since copies were listed
         until = float("inf")
         for identity, place in self._of.items():
             place.location = locations[identity]
