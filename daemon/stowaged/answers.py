@@ -16,6 +16,7 @@ from typing import Callable
 from stowage_core import mounts
 from stowage_core.data_locations import DataLocation
 from stowage_core.mounts import Mount
+from stowage_core.places import Places
 
 from . import probe
 from .children import Children, Ending, Message, Send
@@ -65,7 +66,8 @@ def no_answer(target: Target) -> Message:
 class Prober:
     """Asks after all targets; one round at a time."""
 
-    def __init__(self, children: Children, hung: Hung, say: Callable[[str], None]) -> None:
+    def __init__(self, places: Places, children: Children, hung: Hung, say: Callable[[str], None]) -> None:
+        self._places = places
         self._children = children
         self._hung = hung
         self._say = say
@@ -106,7 +108,7 @@ class Prober:
 
         def body(send: Send) -> None:
             for target in waiting:
-                send(probe.ask(target, location, table))
+                send(probe.ask(self._places, target, location, table))
 
         def take(message: Message) -> None:
             answers[message["object"]] = message

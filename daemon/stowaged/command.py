@@ -27,21 +27,25 @@ from stowage_core import (
     eviction_stop,
     fills,
     measure,
+    mounts,
     pins,
     records,
     run_mounts,
 )
+from stowage_core.data_locations import DataLocation
 from stowage_core.differences import Differences
 from stowage_core.drive_refs import DriveRef
 from stowage_core.drives import check_name
 from stowage_core.errors import Refusal, StowageError, one_line, printable
+from stowage_core.measure import Usage
 from stowage_core.paths import check_relative
 from stowage_core.places import Places
 from stowage_core.run_mounts import Worker
 from stowage_core.sizes import decimal
 from stowage_core.worker_drives import Source
 
-from . import declared, fill, sections, settings, status
+from . import declared, fill, probe, sections, settings, status
+from .declared import DATA_LOCATION, Target
 from .leases import ended_path
 from .tables import Column, ago, table
 from .version import VERSION
@@ -215,25 +219,33 @@ def _check_config(_options: argparse.Namespace, places: Places) -> int:
 
 
 def _measure(options: argparse.Namespace, places: Places) -> int:
-    named = [(options.path, options.path)] if options.path else _declared_paths(places)
-    rows, values, complete = [], [], True
-    for name, path in named:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    targets, location = _measured(options.path, places)
+    rows, values = [], []
+    complete = True
+    for target in targets:
         try:
-            usage = measure.Scan().measure(fd)
-        finally:
-            os.close(fd)
-        complete = complete and usage.complete
-        values.append({"object": name, "path": path, **usage.to_json()})
-        rows.append(
-            [
-                printable(name),
+            usage = _usage(places, target, location)
+        except probe.UnmadeError:
+            continue  # no fault, and nothing to measure
+        except (StowageError, OSError) as error:
+            if options.path:
+                raise
+            # The others can be measured all the same; of this one nothing is known, which is no zero.
+            problem = one_line(error) if isinstance(error, OSError) else str(error)
+            figures: dict[str, Any] = {**dict.fromkeys(Usage().to_json()), "complete": False, "problems": [problem]}
+            shown = ["-", "-", "-", "no"]
+        else:
+            figures = usage.to_json()
+            shown = [
                 decimal(usage.bytes),
                 decimal(usage.allocated),
                 str(usage.files),
                 "yes" if usage.complete else "no",
             ]
-        )
+        complete = complete and figures["complete"]
+        name = options.path or target.object
+        values.append({"object": name, "path": target.path, **figures})
+        rows.append([printable(name), *shown])
     if options.json:
         _print_json(values)
     else:
@@ -251,13 +263,28 @@ def _measure(options: argparse.Namespace, places: Places) -> int:
     return OK if complete else FOUND
 
 
-def _declared_paths(places: Places) -> list[tuple[str, str]]:
+def _measured(path: str | None, places: Places) -> tuple[list[Target], DataLocation | None]:
+    """Return what is to be measured, and the data location."""
+    if path:
+        return [Target("directory", os.path.abspath(path))], None
     found = declared.load(places, settings.load(places).host)
     if not found.targets:
         raise StowageError("nothing is declared on this host: name a directory, or roll the host out")
-    # A scratch directory that no run has used yet is no fault.
-    there = [one for one in found.targets if not one.made_on_use or os.path.lexists(one.path)]
-    return [(target.object, target.path) for target in there]
+    return list(found.targets), found.data_location
+
+
+def _usage(places: Places, target: Target, location: DataLocation | None) -> Usage:
+    """Measure a directory, which must be the declared one.
+
+    :raises StowageError: when it is not there, or is only the place where its disk is missing
+    """
+    if target.object == DATA_LOCATION and not is_privileged():
+        raise Refusal(target.path, "only root can see whose it is", "run it as root")
+    fd, _mount = probe.open_target(places, target, location, mounts.read())
+    try:
+        return measure.Scan().measure(fd)
+    finally:
+        os.close(fd)
 
 
 # -- Eviction

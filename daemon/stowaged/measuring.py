@@ -32,40 +32,13 @@ from stowage_core.sizes import Space
 from . import probe
 from .children import Send
 from .declared import DATA_LOCATION, Target
+from .last_measured import KEPT, last_measured, record_path
 from .runs import DEPTH, RUNS, Runs
 
 SILENCE_S = 120.0
 _BEAT_S = 1.0
-_KEPT = ("bytes", "allocated", "files", "inodes", "measured")
-"""What stays of the last complete measurement when a later one is not complete."""
 _PACE = Pace()
 _ENGINE: Engine = Scan(pace=_PACE)
-
-
-def record_path(places: Places, target: str) -> str:
-    """Return where the last complete measurement of a target is kept, by its object's name."""
-    kind, _slash, name = target.partition("/")
-    directory = places.sources_dir if kind == "drive" else places.locations_dir
-    return os.path.join(directory, (name or kind).replace("/", ".") + ".json")
-
-
-def last_measured(places: Places, target: str, send: Send) -> dict[str, Any]:
-    """Return the record of a target's last measurement; one that cannot be used is said, and is none."""
-    path = record_path(places, target)
-    try:
-        record = records.read(path) or {}
-        filesystem, figures = record.get("filesystem"), [record.get(key) for key in _KEPT]
-        if filesystem is not None:
-            FilesystemId.from_json(filesystem)
-        if not all(isinstance(one, (int, float, type(None))) for one in figures):
-            raise TypeError(f"{figures!r}")
-    except records.RecordError as error:
-        send({"say": str(error)})
-    except (KeyError, TypeError) as error:
-        send({"say": f"{path}: not the record of a measurement ({error!r}); it is made anew"})
-    else:
-        return record
-    return {}
 
 
 @dataclass
@@ -96,7 +69,7 @@ class Measuring:
         try:
             fd, filesystem = self._open(target, send)
         except StowageError as error:
-            self._fail(target, "" if self._is_unmade(target, error, send) else str(error), send)
+            self._fail(target, "" if isinstance(error, probe.UnmadeError) else str(error), send)
             return set()
         inner = self._inner(target, waiting, send)
         runs = Runs(self.places) if target.object == RUNS else None
@@ -129,20 +102,12 @@ class Measuring:
 
         :raises StowageError: when it is not there, or is only the place where its disk is missing
         """
-        fd, _mount = probe.open_target(target, self.location, self.table)
+        fd, _mount = probe.open_target(self.places, target, self.location, self.table, send)
         try:
-            filesystem = mounts.identify(fd, self.table)
-            before = last_measured(self.places, target.object, send).get("filesystem")
-            # That must not become a zero.
-            if before and not filesystem.matches(FilesystemId.from_json(before)) and not os.listdir(fd):
-                raise probe.UnavailableError(
-                    f"{target.path}: an empty directory on another filesystem than at the last measurement; "
-                    "mount its disk"
-                )
+            return fd, mounts.identify(fd, self.table)
         except BaseException:
             os.close(fd)
             raise
-        return fd, filesystem
 
     def _inner(
         self, target: Target, waiting: Sequence[Target], send: Send
@@ -161,10 +126,6 @@ class Measuring:
                 names = tuple(other.path[len(target.path.rstrip("/")) + 1 :].split("/"))
                 found.setdefault(names, []).append((other, filesystem))
         return found
-
-    def _is_unmade(self, target: Target, error: StowageError, send: Send) -> bool:
-        """Return whether a directory is only made when it is first used, and was not yet."""
-        return isinstance(error, probe.UnmadeError) and not last_measured(self.places, target.object, send)
 
     def _take(self, target: Target, filesystem: FilesystemId, figures: Mapping[str, Any], send: Send) -> None:
         if not figures["complete"]:
@@ -235,7 +196,7 @@ class Measuring:
         figures = _figures(usage, f"copy {copy.name}")
         if not usage.complete and before is not None and before.bytes is not None:
             # What could not be read is not zero: the last complete figures stay.
-            figures.update({key: getattr(before, key) for key in _KEPT})
+            figures.update({key: getattr(before, key) for key in KEPT})
         record = CopyRecord(
             workspace, drive, copy.identity, declared.path if declared is not None else "", **_recorded(figures)
         )
@@ -269,7 +230,7 @@ def _figures(usage: Usage, where: str) -> dict[str, Any]:
 
 
 def _recorded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: figures[key] for key in (*_KEPT, "complete")}
+    return {key: figures[key] for key in (*KEPT, "complete")}
 
 
 def _keep(send: Send, write: Callable[[], object]) -> None:

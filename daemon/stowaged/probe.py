@@ -15,10 +15,14 @@ from typing import Any
 from stowage_core import data_locations, mounts
 from stowage_core.data_locations import DataLocation
 from stowage_core.errors import StowageError
-from stowage_core.mounts import Mount
+from stowage_core.lasting_mounts import LastingMounts
+from stowage_core.mounts import FilesystemId, Mount
+from stowage_core.places import Places
 from stowage_core.sizes import Space
 
+from .children import Send
 from .declared import DATA_LOCATION, Target
+from .last_measured import last_filesystem, unsaid
 
 
 class UnavailableError(StowageError):
@@ -29,8 +33,12 @@ class UnmadeError(UnavailableError):
     """A directory is not there that is made when it is first used."""
 
 
-def open_target(target: Target, location: DataLocation | None, table: Sequence[Mount]) -> tuple[int, Mount]:
+def open_target(
+    places: Places, target: Target, location: DataLocation | None, table: Sequence[Mount], send: Send = unsaid
+) -> tuple[int, Mount]:
     """Return a descriptor of *target* and the mount that it lies on.
+
+    An empty directory where a disk is missing must not become a zero.
 
     :param location: the data location's record, for the target that is the data location
     :raises UnavailableError: saying what is wrong, in one line
@@ -43,21 +51,29 @@ def open_target(target: Target, location: DataLocation | None, table: Sequence[M
     except StowageError as error:
         raise UnavailableError(str(error)) from error
     except FileNotFoundError as error:
+        _check_mounted(target, os.path.realpath(target.path), table)
         if target.made_on_use:
+            unmade = last_filesystem(places, target.object) is None
             rule = "is not there; mount its disk, or leave it: it is made when a run uses it next"
-            raise UnmadeError(f"{target.path}: {rule}") from error
+            raise (UnmadeError if unmade else UnavailableError)(f"{target.path}: {rule}") from error
         raise UnavailableError(f"{target.path}: {error.strerror}; mount its disk or correct the declaration") from error
     except OSError as error:
         raise UnavailableError(f"{target.path}: {error.strerror}; mount its disk or correct the declaration") from error
     try:
-        return fd, _checked(fd, target, table)
+        return fd, _checked(fd, target, table, last_filesystem(places, target.object, send))
     except BaseException:
         os.close(fd)
         raise
 
 
-def _checked(fd: int, target: Target, table: Sequence[Mount]) -> Mount:
+def _check_mounted(target: Target, path: str, table: Sequence[Mount]) -> None:
+    for one in LastingMounts.read().missing(path, table):
+        raise UnavailableError(f"{target.path}: {one.missing}; {one.remedy}")
+
+
+def _checked(fd: int, target: Target, table: Sequence[Mount], before: FilesystemId | None) -> Mount:
     mount = mounts.of_fd(fd, table)
+    _check_mounted(target, os.readlink(f"/proc/self/fd/{fd}"), table)
     if target.mount_point is not None and target.mount_point not in (one.point for one in table):
         raise UnavailableError(f"{target.path}: nothing is mounted at {target.mount_point}; mount its disk")
     if target.filesystem is not None and not mounts.identify(fd, table).matches(target.filesystem):
@@ -68,13 +84,17 @@ def _checked(fd: int, target: Target, table: Sequence[Mount]) -> Mount:
         )
     if target.must_be_shared and not mounts.is_shared(mount.fstype):
         raise UnavailableError(f"{target.path}: is not on a shared filesystem mounted here; mount it")
+    if before is not None and not mounts.identify(fd, table).matches(before) and not os.listdir(fd):
+        raise UnavailableError(
+            f"{target.path}: an empty directory on another filesystem than at the last measurement; mount its disk"
+        )
     return mount
 
 
-def ask(target: Target, location: DataLocation | None, table: Sequence[Mount]) -> dict[str, Any]:
+def ask(places: Places, target: Target, location: DataLocation | None, table: Sequence[Mount]) -> dict[str, Any]:
     """Return what is known about *target* after touching it."""
     try:
-        fd, mount = open_target(target, location, table)
+        fd, mount = open_target(places, target, location, table)
     except StowageError as error:
         made = not isinstance(error, UnmadeError)
         return {"object": target.object, "available": False, "made": made, "reason": str(error)}

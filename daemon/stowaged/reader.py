@@ -13,7 +13,7 @@ from stowage_core.places import Places
 from . import declared
 from .children import Children, Ending, Message, Send
 from .declared import Declared
-from .measuring import last_measured
+from .last_measured import last_measured
 
 KEY = "read"
 SILENCE_S = 5.0

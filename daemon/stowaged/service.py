@@ -93,7 +93,7 @@ class Service:
         self._children = children = Children(self._loop)
         self._hung = Hung(children)
         self._reader = Reader(places, children, self._declare)
-        self._prober = Prober(children, self._hung, say)
+        self._prober = Prober(places, children, self._hung, say)
         self._sections = Sections(places, say)
         self._figures = Figures(places, children, self._hung, say, self._soon)
         self._leases = Leases(places, children, say, self._figures.used)

@@ -19,7 +19,7 @@ from stowaged.answers import Hung, no_answer
 from stowaged.children import Ending
 from stowaged.declared import DATA_LOCATION, Declared, Target
 from stowaged.figures import Figures
-from stowaged.measuring import last_measured, record_path
+from stowaged.last_measured import last_measured, record_path
 from stowaged.sections import Sections
 from stowaged.settings import Settings
 

@@ -17,7 +17,8 @@ from stowage_core.measure import Usage
 from stowage_core.places import Places
 from stowaged import measuring
 from stowaged.declared import Target
-from stowaged.measuring import Measuring, record_path
+from stowaged.last_measured import record_path
+from stowaged.measuring import Measuring
 from stowaged.runs import LARGEST, Runs
 
 

@@ -1,0 +1,54 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The records of the last complete measurements, below /var/lib/stowage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from stowage_core import records
+from stowage_core.mounts import FilesystemId
+from stowage_core.places import Places
+
+from .children import Send
+
+KEPT = ("bytes", "allocated", "files", "inodes", "measured")
+"""What stays of the last complete measurement when a later one is not complete."""
+
+
+def record_path(places: Places, target: str) -> str:
+    """Return where the last complete measurement of a target is kept, by its object's name."""
+    kind, _slash, name = target.partition("/")
+    directory = places.sources_dir if kind == "drive" else places.locations_dir
+    return os.path.join(directory, (name or kind).replace("/", ".") + ".json")
+
+
+def last_measured(places: Places, target: str, send: Send) -> dict[str, Any]:
+    """Return the record of a target's last measurement; one that cannot be used is said, and is none."""
+    path = record_path(places, target)
+    try:
+        record = records.read(path) or {}
+        filesystem, figures = record.get("filesystem"), [record.get(key) for key in KEPT]
+        if filesystem is not None:
+            FilesystemId.from_json(filesystem)
+        if not all(isinstance(one, (int, float, type(None))) for one in figures):
+            raise TypeError(f"{figures!r}")
+    except records.RecordError as error:
+        send({"say": str(error)})
+    except (KeyError, TypeError) as error:
+        send({"say": f"{path}: not the record of a measurement ({error!r}); it is made anew"})
+    else:
+        return record
+    return {}
+
+
+def unsaid(_message: Mapping[str, Any]) -> None:
+    """For whoever leaves it to measuring to say what is wrong with a record."""
+
+
+def last_filesystem(places: Places, target: str, send: Send = unsaid) -> FilesystemId | None:
+    """Return the filesystem that a target was last measured on; None when it never was, or nobody knows."""
+    value = last_measured(places, target, send).get("filesystem")
+    return None if value is None else FilesystemId.from_json(value)
