@@ -29,12 +29,15 @@ class Refusal(StowageError):
         super().__init__(f"{text}; {remedy}" if remedy else text)
 
 
-def one_line(error: OSError) -> str:
-    """Return *error* with the file that it is about: of one that was to be replaced its own, not the new one's."""
-    for name in (error.filename2, error.filename):
-        if isinstance(name, (str, bytes)) and name:
-            return f"{printable(name)}: {error.strerror or error}"
-    return error.strerror or str(error)
+def one_line(error: OSError, otherwise: str = "") -> str:
+    """Return *error* with the file that it is about: of one that was to be replaced its own, not the new one's.
+
+    :param otherwise: what an error is about that names no file
+    """
+    named = (name for name in (error.filename2, error.filename) if isinstance(name, (str, bytes)) and name)
+    about = printable(next(named, otherwise))
+    text = error.strerror or str(error)
+    return f"{about}: {text}" if about else text
 
 
 def printable(name: str | bytes) -> str:

@@ -207,17 +207,9 @@ def _look(point: str) -> tuple[Answer, str | None]:
     except OSError as error:
         return _in_words(error), None
     try:
-        space = Space.of(fd)
+        return Space.of(fd), filesystem_uuid(fd)
     except OSError as error:
         return _in_words(error), None
-    finally:
-        os.close(fd)
-    try:
-        fd = os.open(point, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return space, None  # readable by others only: its room is known, its identity is not
-    try:
-        return space, filesystem_uuid(fd)
     finally:
         os.close(fd)
 

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import traceback
 from collections.abc import Callable
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+from .syscalls import end_with_parent
 
 
 def fork(body: Callable[[], None]) -> int:
@@ -26,7 +24,7 @@ def fork(body: Callable[[], None]) -> int:
         return pid
     status = 1
     try:
-        _libc.prctl(ctypes.c_int(_PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL), *[ctypes.c_ulong(0)] * 3)
+        end_with_parent()
         if os.getppid() == parent:
             _reset_signals()
             body()

@@ -18,7 +18,6 @@ from .errors import Refusal, printable
 from .layout import NAMES, Layout, check_apart
 from .mounts import FilesystemId, Mount
 from .paths import check_path
-from .syscalls import DIRECTORY
 
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -74,20 +73,9 @@ def find(path: str, name: str, table: Sequence[Mount]) -> Place:
                 raise Refusal(name, f"{there} is not a directory", "name a directory")
             here, fd = there, _instead(fd, os.open(part, _STEP, dir_fd=fd))
         real = os.path.normpath(os.path.join(here, *parts))
-        return Place(path, real, here, mount_table.of_fd(fd, table), _identify(fd, table))
+        return Place(path, real, here, mount_table.of_fd(fd, table), mount_table.identify(fd, table))
     finally:
         os.close(fd)
-
-
-def _identify(fd: int, table: Sequence[Mount]) -> FilesystemId:
-    try:
-        readable = os.open(".", DIRECTORY, dir_fd=fd)
-    except PermissionError:
-        return mount_table.identify(fd, table)  # a network filesystem that keeps root out: its source identifies it
-    try:
-        return mount_table.identify(readable, table)
-    finally:
-        os.close(readable)
 
 
 def _instead(fd: int, new: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Callable
 from ansible.module_utils.basic import AnsibleModule
 
 from .differences import Differences
-from .errors import StowageError, printable
+from .errors import StowageError, one_line
 
 Body = Callable[[AnsibleModule, Differences], Mapping[str, Any]]
 
@@ -26,17 +26,9 @@ def run(module: AnsibleModule, body: Body) -> None:
     except StowageError as error:
         module.fail_json(msg=str(error), **_done(differences))
     except OSError as error:
-        module.fail_json(msg=f"{_object(module, error)}: {error.strerror or error}", **_done(differences))
+        module.fail_json(msg=one_line(error, str(module._name)), **_done(differences))
     else:
         module.exit_json(changed=differences.changed, diff=differences.diff(), actions=differences.actions, **results)
-
-
-def _object(module: AnsibleModule, error: OSError) -> str:
-    """Return what *error* is about: of a file that could not be replaced, its own name and not the temporary one's."""
-    for name in (error.filename2, error.filename):
-        if isinstance(name, (str, bytes)) and name:
-            return printable(name)
-    return str(module._name)
 
 
 def _done(differences: Differences) -> Mapping[str, Any]:

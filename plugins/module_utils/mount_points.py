@@ -8,7 +8,6 @@ directory is not in that copy, nobody else sees it, and it is gone when its desc
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -18,16 +17,10 @@ from contextlib import contextmanager
 
 from .errors import Refusal, StowageError
 from .mounts import Mount, of_path
-from .syscalls import mount_id, open_beneath
+from .syscalls import clone_mount, mount_id, open_beneath
 
-_SYS_OPEN_TREE = 428
-_OPEN_TREE_CLONE = 1
-_AT_EMPTY_PATH = 0x1000
 _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
 _FS_IMMUTABLE_FL = 0x10
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
 
 
 @contextmanager
@@ -38,7 +31,7 @@ def underneath(point: str, table: Sequence[Mount]) -> Iterator[int]:
     try:
         if mount_id(fd) != above.id:
             raise StowageError(f"{point}: the mounts above it are changing; run again")
-        tree = _clone(fd)
+        tree = clone_mount(fd, point)
     finally:
         os.close(fd)
     try:
@@ -53,19 +46,6 @@ def underneath(point: str, table: Sequence[Mount]) -> Iterator[int]:
         yield directory
     finally:
         os.close(directory)
-
-
-def _clone(fd: int) -> int:
-    result = _libc.syscall(
-        ctypes.c_long(_SYS_OPEN_TREE),
-        ctypes.c_int(fd),
-        ctypes.c_char_p(b""),
-        ctypes.c_uint(_OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC),
-    )
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), "open_tree")
-    return int(result)
 
 
 def is_immutable(point: str, table: Sequence[Mount]) -> bool:

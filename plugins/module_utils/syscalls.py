@@ -12,6 +12,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import signal
 import struct
 import uuid
 
@@ -31,6 +32,7 @@ _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _UMOUNT_NOFOLLOW = 8
 _CLONE_NEWNS = 0x00020000
 _KCMP_FILES, _KCMP_FS = 2, 3
+_PR_SET_PDEATHSIG = 1
 
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -95,6 +97,16 @@ def rename_noreplace(src_dir_fd: int, src: bytes, dst_dir_fd: int, dst: bytes) -
     )
 
 
+def clone_mount(fd: int, name: str) -> int:
+    """Return a copy of the mount of what is open at *fd*, without the mounts in it: open, and attached nowhere.
+
+    :param name: what it is for, in an error
+    """
+    flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC)
+    arguments = (ctypes.c_int(fd), ctypes.c_char_p(b""), flags)
+    return _checked(int(_libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), *arguments)), os.fsencode(name))
+
+
 def bind_mount(fd: int, target: str, read_only: bool = False) -> None:
     """Mount the directory or file open at *fd* on *target*, without set-id programs and devices.
 
@@ -103,11 +115,7 @@ def bind_mount(fd: int, target: str, read_only: bool = False) -> None:
     """
     place = os.fsencode(target)
     nowhere = ctypes.c_char_p(b"")
-    flags = ctypes.c_uint(_OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC)
-    tree = _checked(
-        int(_libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), ctypes.c_int(fd), nowhere, flags)),
-        place,
-    )
+    tree = clone_mount(fd, target)
     try:
         attributes = _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | (_MOUNT_ATTR_RDONLY if read_only else 0)
         wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
@@ -157,6 +165,11 @@ def change_owner(fd: int, uid: int, gid: int) -> None:
 def syncfs(fd: int) -> None:
     """Write back the filesystem that *fd* is on, so that freed space is counted."""
     _checked(_libc.syncfs(ctypes.c_int(fd)))
+
+
+def end_with_parent() -> None:
+    """Have this process killed when its parent ends; a parent that has ended already does not count."""
+    _checked(_libc.prctl(ctypes.c_int(_PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL), *[ctypes.c_ulong(0)] * 3))
 
 
 def enter_mount_namespace(fd: int) -> None:
@@ -214,6 +227,15 @@ def filesystem_uuid(fd: int) -> str | None:
 
     It is read from the mounted filesystem itself. ext4 does not tell it before Linux 6.0, and is known by udev's links.
     """
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH:
+        try:
+            readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None  # a network filesystem, or a user's own, that keeps root out
+        try:
+            return filesystem_uuid(readable)
+        finally:
+            os.close(readable)
     for request, buffer, start in (
         (_FS_IOC_GETFSUUID, bytes(17), 1),
         (_EXT4_IOC_GETFSUUID, struct.pack("=II16x", 16, 0), 8),

@@ -114,6 +114,9 @@ def test_the_uuid_is_the_filesystems_own(fstype: str, small_disk: Callable[..., 
     )
     with opened(disk.path) as fd:
         assert filesystem_uuid(fd) == blkid.stdout.strip()
+    fd = os.open(disk.path, os.O_PATH)
+    assert filesystem_uuid(fd) == blkid.stdout.strip()
+    os.close(fd)
 
 
 def test_a_mark_is_the_same_on_a_kernel_that_does_not_tell_the_uuid_of_ext4(
