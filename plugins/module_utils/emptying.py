@@ -44,7 +44,7 @@ class Emptied:
 
 
 def empty(dir_fd: int, *, rate: float | None = None, progress: Callable[[int], None] | None = None) -> Emptied:
-    """Deletes everything in a directory, not the directory itself.
+    """Delete everything in a directory, not the directory itself.
 
     :param rate: files deleted per second at most
     :param progress: called now and then with the files deleted so far; what it raises ends the work
@@ -58,7 +58,7 @@ def empty(dir_fd: int, *, rate: float | None = None, progress: Callable[[int], N
 def remove(
     parent_fd: int, name: bytes, *, rate: float | None = None, progress: Callable[[int], None] | None = None
 ) -> Emptied:
-    """Deletes a directory and everything in it; one that is not there raises `FileNotFoundError`."""
+    """Delete a directory and everything in it; one that is not there raises `FileNotFoundError`."""
     dir_fd = open_beneath(parent_fd, name)
     try:
         done = empty(dir_fd, rate=rate, progress=progress)
@@ -81,7 +81,7 @@ class _Emptying:
         self.left: tuple[str, ...] = ()
 
     def once(self) -> bool:
-        """Goes through the tree once and says whether anything was deleted."""
+        """Go through the tree once and return whether anything was deleted."""
         before = self.files + self.directories
         problems = Problems()
         walk = Walk(self._dir_fd, problems.add, leaving=lambda parent_fd, name: self._rmdir(walk, parent_fd, name))

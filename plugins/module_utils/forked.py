@@ -14,7 +14,7 @@ from .syscalls import end_with_parent
 
 
 def fork(body: Callable[[], None]) -> int:
-    """Runs `body` in a child and returns the child's pid; the child's exit status is 1 when `body` raises.
+    """Run `body` in a child and return the child's pid; the child's exit status is 1 when `body` raises.
 
     The child dies with its parent and has the default signal handlers. `body` should begin with `close_all_but`.
     """
@@ -43,7 +43,7 @@ def _reset_signals() -> None:
 
 
 def close_all_but(*keep: int) -> None:
-    """Closes what the parent had open: a lock or a connection must not live on in a child that is stuck."""
+    """Close what the parent had open: a lock or a connection must not live on in a child that is stuck."""
     start = 3
     for fd in sorted(fd for fd in set(keep) if fd >= start):
         os.closerange(start, fd)

@@ -17,7 +17,7 @@ class InodeSet:
         self._devices: dict[int, dict[int, int]] = {}
 
     def add(self, dev: int, ino: int) -> bool:
-        """Puts an inode in and says whether it is new."""
+        """Put an inode in and return whether it is new."""
         try:
             entries = self._devices[dev]
         except KeyError:

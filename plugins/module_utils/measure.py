@@ -38,7 +38,7 @@ class Usage:
 
     @classmethod
     def of(cls, tally: Tally, problems: Problems) -> Usage:
-        """What a tally came to."""
+        """Return what a tally came to."""
         return cls(
             bytes=tally.bytes,
             directory_bytes=tally.directory_bytes,
@@ -51,11 +51,11 @@ class Usage:
 
     @property
     def inodes(self) -> int:
-        """How many inodes the tree takes."""
+        """Return how many inodes the tree takes."""
         return self.files + self.directories
 
     def to_json(self) -> dict[str, Any]:
-        """The usage as a record."""
+        """Return the usage as a record."""
         return asdict(self)
 
 
@@ -63,7 +63,7 @@ class Engine(Protocol):
     """A way to learn a directory's usage."""
 
     def measure(self, root_fd: int) -> Usage:
-        """Returns what the tree at `root_fd` holds; what could not be learnt makes it incomplete."""
+        """Return what the tree at `root_fd` holds; what could not be learnt makes it incomplete."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Scan:
     pace: Pace | None = None
 
     def measure(self, root_fd: int) -> Usage:
-        """Counts the tree at `root_fd`. A worker that fails raises `StowageError`."""
+        """Count the tree at `root_fd`. A worker that fails raises `StowageError`."""
         problems = Problems()
         if self.workers == 1:
             seen = InodeSet()

@@ -29,7 +29,7 @@ def measure_parts(
     found: Callable[[Names, Usage], None],
     pace: Pace | None = None,
 ) -> Usage:
-    """Returns what the tree at `root_fd` holds, and tells `found` each part as soon as it was counted.
+    """Return what the tree at `root_fd` holds, and tell `found` each part as soon as it was counted.
 
     `begins` says whether a directory is a part; it is asked for those at most `deepest` levels below the root.
     """
@@ -81,7 +81,7 @@ class _Count:
         return self._inside[0].usage()
 
     def _leave(self, depth: int) -> None:
-        """Ends the parts that a directory of this depth is not in."""
+        """End the parts that a directory of this depth is not in."""
         while len(self._inside) > 1 and self._inside[-1].depth >= depth:
             part = self._inside.pop()
             self._inside[-1].plain.add(*part.plain.sums())

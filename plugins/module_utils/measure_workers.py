@@ -41,7 +41,7 @@ _LONGEST_MESSAGE = 65536
 
 
 def tally_in_workers(root_fd: int, workers: int, pace: Pace | None, problems: Problems) -> Tally:
-    """Counts the tree at `root_fd`; a worker that ends before its work is done raises `StowageError`."""
+    """Count the tree at `root_fd`; a worker that ends before its work is done raises `StowageError`."""
     hungry = mmap.mmap(-1, 1)
     team: dict[int, socket.socket] = {}
     try:

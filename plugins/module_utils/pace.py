@@ -16,7 +16,7 @@ _LONGEST_SLEEP = 0.1
 
 
 def _unnoticed() -> float:
-    """A quarter of one core, and less where that is more than a twenty-fifth of all there are."""
+    """Return a quarter of one core, and less where that is more than a twenty-fifth of all there are."""
     return min(0.25, len(os.sched_getaffinity(0)) / 25)
 
 
@@ -39,7 +39,7 @@ class Pacer:
         self._since = time.monotonic()
 
     def step(self) -> None:
-        """Called after each bit of work of at most some milliseconds."""
+        """Sleep if it is time to; call this after each bit of work of at most some milliseconds."""
         if self._sleep_for_work:
             worked = time.monotonic() - self._since
             if worked >= _SLICE:
@@ -55,7 +55,7 @@ class Rate:
         self._due = time.monotonic()
 
     def did(self, number: int) -> None:
-        """Called after that many were done."""
+        """Sleep if it is time to; call this after that many were done."""
         if self._seconds_each:
             now = time.monotonic()
             # Time in which nothing was done is not caught up on: that would be a burst.

@@ -31,12 +31,12 @@ class Tally:
         self.directories = 0
 
     def count(self, walk: Walk, step: Callable[[], None]) -> None:
-        """Counts one tree; calls `step` after each directory and each few hundred files."""
+        """Count one tree; call `step` after each directory and each few hundred files."""
         for directory in walk:
             self.count_directory(directory, walk, step)
 
     def count_directory(self, directory: Directory, walk: Walk, step: Callable[[], None]) -> None:
-        """Counts what is directly in the directory that the walk is at, and the directory itself."""
+        """Count what is directly in the directory that the walk is at, and the directory itself."""
         is_new = self._is_new
         dev = directory.status.st_dev
         size = files = 0
@@ -66,7 +66,7 @@ class Tally:
         step()
 
     def add(self, bytes: int, directory_bytes: int, blocks: int, files: int, directories: int) -> None:
-        """Adds what another tally came to."""
+        """Add what another tally came to."""
         self.bytes += bytes
         self.directory_bytes += directory_bytes
         self.blocks += blocks
@@ -74,12 +74,12 @@ class Tally:
         self.directories += directories
 
     def sums(self) -> tuple[int, int, int, int, int]:
-        """What `add` takes."""
+        """Return what `add` takes."""
         return self.bytes, self.directory_bytes, self.blocks, self.files, self.directories
 
 
 def _is_mount_point(directory: Directory, name: str) -> bool:
-    """Whether a file of another device is mounted here; on an overlay files just have devices of their own."""
+    """Return whether a file of another device is mounted here; on an overlay files just have devices of their own."""
     try:
         os.close(open_beneath(directory.fd, os.fsencode(name), os.O_PATH))
     except OSError as error:
@@ -96,7 +96,7 @@ class Problems:
         self._more = 0
 
     def add(self, problem: Problem) -> None:
-        """Takes note of one."""
+        """Take note of one."""
         self.complete = self.complete and not problem.missing
         if len(self._texts) < _MOST_TEXTS:
             self._texts.append(str(problem))
@@ -104,5 +104,5 @@ class Problems:
             self._more += 1
 
     def texts(self) -> tuple[str, ...]:
-        """One line each."""
+        """Return them, one line each."""
         return (*self._texts, f"and {self._more} more") if self._more else tuple(self._texts)

@@ -81,7 +81,7 @@ class Directory:
         self._listed = False
 
     def files(self, by_inode: bool = False) -> Iterator[os.DirEntry[str]]:
-        """Everything in it that is no directory; the directories are remembered and visited later.
+        """Return everything in it that is no directory; the directories are remembered and visited later.
 
         A large directory always, any other only when asked, comes in the order of inodes, some 10^4 at a time.
         """
@@ -99,7 +99,7 @@ class Directory:
             self._walk.problem(error)
 
     def finish(self) -> None:
-        """Lists it when nobody has, so that the directories below are known."""
+        """List it when nobody has, so that the directories below are known."""
         if not self._listed:
             for _entry in self.files():
                 pass
@@ -177,15 +177,15 @@ class Walk:
         return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]}...{path[-_LONGEST_PATH // 2 :]}"
 
     def problem(self, error: OSError, name: str = "", depth: int | None = None) -> None:
-        """Reports what the kernel refused, at `name` in the present directory or at the directory itself."""
+        """Report what the kernel refused, at `name` in the present directory or at the directory itself."""
         self._report(Problem(self.path(name, depth), os.strerror(error.errno or errno.EIO)))
 
     def skipped(self, name: str, depth: int | None = None) -> None:
-        """Reports a mount at `name` in the present directory."""
+        """Report a mount at `name` in the present directory."""
         self._report(Problem(self.path(name, depth), "another filesystem is mounted there", missing=False))
 
     def split(self) -> tuple[int, str] | None:
-        """Gives away one directory that waits to be visited: its descriptor, for the caller to close, and its path.
+        """Give away one directory that waits to be visited: its descriptor, for the caller to close, and its path.
 
         Taken high in the tree, where most is below it, and only when another one is left for this walk.
         """
@@ -243,7 +243,7 @@ class Walk:
             self._leaving(parent_fd, name)
 
     def _descriptor(self) -> int | None:
-        """The descriptor of the present level, opened again when it was closed.
+        """Return the descriptor of the present level, opened again when it was closed.
 
         None when a level on the way is no longer what it was: that level and all below it are given up.
         """
@@ -282,7 +282,7 @@ class Walk:
         return None
 
     def _thin_out(self) -> None:
-        """Keeps the number of descriptors bounded whatever the shape of the tree."""
+        """Keep the number of descriptors bounded whatever the shape of the tree."""
         points = self._check_points
         if len(points) > _CHECK_POINTS:
             for depth in points[:-1:2]:
@@ -291,7 +291,7 @@ class Walk:
             self._check_points = points[1:-1:2] + points[-1:]
 
     def _forget(self, depth: int) -> None:
-        """Drops the levels from `depth` on."""
+        """Drop the levels from `depth` on."""
         while len(self._levels) > depth:
             self._close(self._levels.pop())
         while self._check_points and self._check_points[-1] >= depth:

@@ -21,7 +21,7 @@ PEER = "ansible.modules.setup"
 
 
 def module(name: str, **arguments: object) -> float:
-    """Runs a module in a process of its own, as Ansible does on a host, and returns the seconds it took."""
+    """Run a module in a process of its own, as Ansible does on a host, and return the seconds it took."""
     environment = {**os.environ, "PYTHONPATH": str(BUILD / "collections")}
     given = json.dumps({"ANSIBLE_MODULE_ARGS": arguments})
     start = time.perf_counter()

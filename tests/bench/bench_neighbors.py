@@ -90,7 +90,7 @@ class Neighbors:
 
 
 def measure_on_and_on(tree: Path) -> None:
-    """Measures as the daemon does, whose unit has this scheduling policy."""
+    """Measure as the daemon does, whose unit has this scheduling policy."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     fd = os.open(tree, os.O_RDONLY)
     while Scan(pace=Pace()).measure(fd).complete:

@@ -71,7 +71,7 @@ class Bench:
         target: float,
         before: Callable[[], object] | None = None,
     ) -> float:
-        """Times two functions in turn and notes the ratio of their medians."""
+        """Time two functions in turn and note the ratio of their medians."""
         seconds: dict[str, list[float]] = {"peer": [], "ours": []}
         for _round in range(self.rounds):
             for who, function in (("peer", peer), ("ours", ours)):
@@ -85,7 +85,7 @@ class Bench:
         return mine / others
 
     def figure(self, what: str, value: float, unit: str, target: float, peer: str = "") -> None:
-        """Notes one measured figure."""
+        """Note one measured figure."""
         self._note(Row(what, f"{value:.3g} {unit}", peer, value, target))
 
     def _note(self, row: Row) -> None:
@@ -114,7 +114,7 @@ class Bench:
             shutil.rmtree(home)
 
     def save(self) -> None:
-        """Writes the results as JSON."""
+        """Write the results as JSON."""
         directory = BUILD / "bench"
         directory.mkdir(parents=True, exist_ok=True)
         record = {
@@ -143,19 +143,19 @@ class Disk:
         command("umount", str(self.path))
 
     def forget(self) -> None:
-        """Has nothing of it in memory any more; unmounting alone leaves the device's blocks there."""
+        """Have nothing of it in memory any more; unmounting alone leaves the device's blocks there."""
         self.unmount()
         Path("/proc/sys/vm/drop_caches").write_text("3")
         self.mount()
 
 
 def command(*arguments: str) -> str:
-    """Runs a command and returns what it says."""
+    """Run a command and return what it says."""
     return subprocess.run(arguments, check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
 
 
 def table(rows: list[Row]) -> str:
-    """The rows, aligned."""
+    """Return the rows, aligned."""
     lines = [("", "Stowage", "peer", "value", "at most", "")]
     lines += [(row.what, row.ours, row.peer, f"{row.value:.3g}", f"{row.target:g}", row.verdict) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def make_tree(root: Path, directories: int, files: int, content: bytes = b"") -> None:
-    """Makes a directory with so many directories, a hundred each in one, of so many files each."""
+    """Make a directory with so many directories, a hundred each in one, of so many files each."""
     for number in range(directories):
         directory = root / f"{number // 100:03d}" / f"{number % 100:02d}"
         directory.mkdir(parents=True)

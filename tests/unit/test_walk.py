@@ -28,7 +28,7 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def nest(path: Path, names: list[str]) -> None:
-    """Makes each name a directory in the one before, however long the path gets."""
+    """Make each name a directory in the one before, however long the path gets."""
     fd = os.open(path, os.O_RDONLY)
     for name in names:
         os.mkdir(name, dir_fd=fd)
