@@ -1,4 +1,5 @@
 # Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What lies aside in a data location while nothing is at work with it, and putting back what was not judged yet."""
 

@@ -1,4 +1,5 @@
 # Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Copies of placed drives in a data location: which are there, making one, and what is recorded of each."""
 

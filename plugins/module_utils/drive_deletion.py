@@ -1,4 +1,5 @@
 # Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Deleting drives: whether workers on this host use them, and that none begins to meanwhile."""
 

@@ -1,4 +1,5 @@
 # Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which drives a worker mounts: Astraeus's ``datavolume_refs``, or the short form of the Drives field of a new run.
 

@@ -1,4 +1,5 @@
 # Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything that Stowage has on a host, read for a report: what cannot be read is a problem to tell, not an end.
 
