@@ -266,6 +266,7 @@ def _measure(options: argparse.Namespace, places: Places) -> int:
 def _measured(path: str | None, places: Places) -> tuple[list[Target], DataLocation | None]:
     """Return what is to be measured, and the data location."""
     if path:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))  # nothing is declared of it
         return [Target("directory", os.path.abspath(path))], None
     found = declared.load(places, settings.load(places).host)
     if not found.targets:

@@ -16,7 +16,7 @@ from . import data_locations, events, fill_marks, records, selinux
 from .data_locations import COPY, DRIVES, LOCKS, PENDING, DataLocation
 from .drive_records import Drive
 from .drives import split_copy_name
-from .errors import Refusal, StowageError, one_line, printable, quoted
+from .errors import Refusal, StowageError, printable, quoted
 from .locks import lock, records_lock
 from .owner import Mark, claim, read_mark
 from .places import Places
@@ -362,7 +362,7 @@ def note_used(places: Places, name: str, drive: tuple[str, str] | None = None) -
         if drive is not None:
             touch_used(places, name, *drive)
     except (StowageError, OSError) as error:
-        why = one_line(error) if isinstance(error, OSError) else str(error)
+        why = f"{record_path(places, name)}: {error.strerror}" if isinstance(error, OSError) else str(error)
         message = f"its use at this time could not be recorded, so that it may seem unused for longer: {why}"
         events.tell(places, object=described(name), reason="UseNotRecorded", message=message)
         return why

@@ -218,10 +218,27 @@ def test_a_drive_source_whose_disk_is_missing_is_not_a_zero(
 
     wait_for(lambda: shown().get("complete"))
     wait_for(lambda: subprocess.run(["umount", str(small.path)], check=False).returncode == 0)
-    wait_for(lambda: shown()["complete"] is False)
+    wait_for(lambda: shown()["complete"] is False and shown()["available"] is False)
     assert shown()["bytes"] >= 5000 and "an empty directory" in shown()["reason"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_bytes(bytes(7000))
+    declare_location(daemon, "runs", tmp_path / "other")
+    done = daemon.command("measure", "--json")
+    assert done.returncode == 3
+    found = {one["object"]: one for one in json.loads(done.stdout)}
+    assert (found["location/runs"]["bytes"], found["location/runs"]["complete"]) == (7000, True)
+    source = found["drive/ml/imagenet/0"]
+    assert (source["bytes"], source["files"], source["complete"]) == (None, None, False)
+    assert source["problems"] == [shown()["reason"]]
+    page = daemon.command("measure")
+    assert page.returncode == 3 and "an empty directory on another filesystem" in page.stdout
+    small.path.rmdir()
+    page = daemon.command("measure")
+    assert page.returncode == 3 and "No such file" in page.stdout and "location/runs" in page.stdout
+    small.path.mkdir()
     small.mount()
-    wait_for(lambda: shown()["complete"])
+    wait_for(lambda: shown()["complete"] and shown()["available"])
+    assert daemon.command("measure").returncode == 0
 
 
 def test_scratch_is_not_made_until_it_is_used(disk: Path, start: Callable[..., Daemon]) -> None:

@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import subprocess
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,18 @@ from typing import Any
 
 import pytest
 
-from stowage_core import adoption, data_location_change, data_locations, drive_records, drives_host, mounts, records
+from stowage_core import (
+    adoption,
+    data_location_change,
+    data_locations,
+    drive_records,
+    drives_host,
+    former_locations,
+    mounts,
+    pins,
+    records,
+    systemd_units,
+)
 from stowage_core.data_location_change import SYSTEM_DISK_WARNING, Choice, Outcome
 from stowage_core.data_location_place import SHARED_RULE, check_place
 from stowage_core.data_locations import NotThere
@@ -307,10 +320,152 @@ def test_a_disk_that_is_gone_for_good_can_be_given_up_and_cleared(host: Host, sm
     assert Registry(host.places).all() == {}
 
 
-def test_forget_keeps_what_is_there(host: Host, disk: Path) -> None:
+def test_what_is_there_is_not_forgotten(host: Host, disk: Path) -> None:
+    """Left in an inventory, it would be given up while its disk is away, and another one begun in its place."""
     host.choose(disk / "stowage")
-    outcome = host.choose(disk / "stowage", forget=[host.location.identity])
-    assert f"forget: the data location {disk}/stowage is there, and is kept" in outcome.warnings
+    before = host.location
+    with pytest.raises(Refusal) as refused:
+        host.choose(disk / "stowage", forget=[before.identity])
+    assert str(refused.value) == (
+        f"forget: {before.identity}: the data location {disk}/stowage is there, and would be given up when its disk is"
+        " away next; take it off the list"
+    )
+    with pytest.raises(Refusal, match="take it off the list"):
+        host.clear(before.identity)
+    assert host.location == before
+    host.choose(disk / "other")
+    assert host.choose(disk / "stowage", forget=[before.identity]).location, "it was empty, and is a new one"
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_no_first_choice_where_a_disk_is_away(
+    host: Host, small_disk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: bool
+) -> None:
+    new = small_disk("ext4")
+    name = systemd_units.mount_unit(str(new.path))
+    if unit:
+        (tmp_path / name).write_text("[Mount]\n")
+        monkeypatch.setattr(LastingMounts, "read", lambda: LastingMounts(b"", (str(tmp_path),)))
+        message = (
+            f"path {new.path}/stowage: {new.path} is to be mounted by {name} and is not; mount it (systemctl start"
+        )
+    else:
+        monkeypatch.setattr(LastingMounts, "read", lambda: LastingMounts(f"x {new.path} ext4\n".encode(), ()))
+        message = f"path {new.path}/stowage: {new.path} is in /etc/fstab and is not mounted; mount it; when its disk"
+    new.unmount()
+    for check_mode in (True, False):
+        with pytest.raises(Refusal) as refused:
+            choice = Choice(f"{new.path}/stowage", 0, host.name)
+            data_location_change.choose(host.places, choice, Differences(check_mode))
+        assert str(refused.value).startswith(message)
+        assert os.listdir(new.path) == []
+    new.mount()
+    host.choose(new.path / "stowage")
+
+
+# -- Changes while others make copies
+
+
+def taking(host: Host, run: str) -> tuple[threading.Thread, list[Any]]:
+    """Take a lease of the drive ``vision.hf-cache`` at the same time."""
+    found: list[Any] = []
+    location = host.location
+
+    def take() -> None:
+        try:
+            more = {"run": run, "read_only": False, "deadline": time.time() + 60}
+            found.append(pins.take(host.places, location, "vision.hf-cache", **more))
+        except StowageError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join(0.5)
+    return thread, found
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_no_copy_is_made_in_a_data_location_that_is_given_up(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch, cleared: bool
+) -> None:
+    host.choose(disk / "stowage")
+    host.declare(placed("hf-cache"))
+    begun: list[tuple[threading.Thread, list[Any]]] = []
+    module = data_location_change if cleared else former_locations
+    real = module.is_being_emptied
+
+    def looked(*arguments: Any) -> bool:
+        """It was just found that there is no copy."""
+        begun.append(taking(host, f"run-{len(begun)}"))
+        assert begun[-1][0].is_alive(), "it waits"
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "is_being_emptied", looked)
+    if cleared:
+        data_location_change.clear(host.places, host.name, [], Differences())
+    else:
+        data_location_change.choose(host.places, Choice(f"{disk}/other", 0, host.name), Differences())
+    assert len(begun) == 1
+    thread, found = begun[0]
+    thread.join()
+    assert str(found[0]) == f"data location {disk}/stowage: it is not this host's any more; try again"
+    assert os.listdir(disk / "stowage") == [] and pins.all_names(host.places) == []
+    assert data_locations.load_former(host.places) == []
+
+
+def test_a_lease_that_is_being_taken_is_waited_for(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.choose(disk / "stowage")
+    host.declare(placed("hf-cache"))
+    location = host.location
+    real, refused = pins._reserve, []
+
+    def clear() -> None:
+        try:
+            data_location_change.clear(host.places, host.name, [], Differences())
+        except Refusal as error:
+            refused.append(str(error))
+
+    clearing = threading.Thread(target=clear)
+
+    def reserve(*arguments: Any) -> pins.Pin:
+        clearing.start()
+        clearing.join(0.5)
+        assert clearing.is_alive()
+        return real(*arguments)
+
+    monkeypatch.setattr(pins, "_reserve", reserve)
+    pin = pins.take(host.places, location, "vision.hf-cache", run="run", read_only=False, deadline=time.time() + 60)
+    clearing.join()
+    assert refused == [
+        f"data location: host gpu-01 holds 1 copy (1 below {disk}/stowage); delete their drives (state: absent) and"
+        " wait until the copies are gone"
+    ]
+    pins.release(host.places, pin.run, pin.number)
+
+
+@pytest.mark.parametrize("part", ["drives", ".stowage-trash/pending", ".stowage-trash/condemned"])
+def test_what_is_there_unexpectedly_keeps_a_data_location(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    host.choose(disk / "stowage")
+    before = host.location
+    stray = disk / "stowage" / part / "stray"
+    real = data_location_change.give_up
+
+    def give_up(*arguments: Any) -> None:
+        stray.mkdir()
+        real(*arguments)
+
+    monkeypatch.setattr(data_location_change, "give_up", give_up)
+    with pytest.raises(Refusal) as refused:
+        data_location_change.clear(host.places, host.name, [], Differences())
+    there = f"there is something in {disk}/stowage/{part} now ('stray')"
+    assert str(refused.value) == f"data location {disk}/stowage: {there}; run again"
+    assert stray.is_dir() and host.location == before and mark_of(disk / "stowage").identity == before.identity
+    os.close(data_locations.open_verified(before))
+    stray.rmdir()
+    host.choose(disk / "stowage")
+    assert host.actions == [], "all of it is there"
 
 
 def test_a_copied_folder_is_not_the_original(host: Host, disk: Path) -> None:
@@ -405,7 +560,11 @@ def test_a_disk_of_another_host_is_taken_over_only_when_asked(host: Host, disk: 
     with pytest.raises(Refusal, match="it is the data location of host gpu-07, .*take it over with adopt_from: gpu-07"):
         host.choose(disk / "stowage")
     host.declare(placed("hf-cache"))
-    host.choose(disk / "stowage", adopt_from="gpu-07")
+    with pytest.raises(Refusal, match="it is not the data location of host gpu-07, which adopt_from is to take over"):
+        host.choose(disk / "empty", adopt_from="gpu-07")  # such as a mount point whose disk is away
+    assert "adopt_from" not in str(host.choose(disk / "stowage", adopt_from="gpu-07").warnings)
+    left = "nothing here is host gpu-07's any more, and another disk of its might be taken over; take it out"
+    assert f"adopt_from: {left}" in host.choose(disk / "stowage", adopt_from="gpu-07").warnings
     assert mark_of(disk / "stowage").host == mark_of(copy).host == "gpu-01"
     assert [found.path for found in host.declare(placed("hf-cache")).orphans] == [str(copy)]
     host.choose(disk / "stowage", adopt_from="gpu-07", adopt=["vision.hf-cache"])

@@ -4,21 +4,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import subprocess
+import sys
+import syslog
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from copies_lab import Lab, process
 
-from stowage_core import copies, holders, locks, mounts, pins
+from stowage_core import copies, events, holders, locks, mounts, pins, records
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.records import RecordError
+from stowaged import command
 
 
 @pytest.fixture
@@ -360,6 +365,143 @@ def test_nothing_is_pinned_in_a_location_that_is_not_there(lab: Lab) -> None:
     with pytest.raises(StowageError, match="no owner mark"):
         take(lab)
     assert pins.all_pins(lab.places) == []
+
+
+# -- The host's mount namespace
+
+
+def test_a_lease_is_not_taken_in_another_mount_namespace(lab: Lab) -> None:
+    """Nobody else would have the mount: a worker would write into an empty directory."""
+    code = f"""
+own_namespace()
+sys.path[:0] = {sys.path!r}
+from stowage_core import data_locations, pins
+from stowage_core.errors import Refusal
+from stowage_core.places import Places
+places = Places({lab.places.etc!r}, {lab.places.var!r}, {lab.places.run!r})
+try:
+    pins.take(places, data_locations.load(places), "ml.a", run="r", read_only=False, deadline=time.time() + 60)
+except Refusal as error:
+    open({lab.places.var!r} + "/refused", "w").write(str(error))
+ready()
+"""
+    with process(code) as service:
+        text = Path(lab.places.var, "refused").read_text()
+        assert text.startswith("pin r/1: this process has a mount namespace of its own, ")
+        assert text.endswith("; run it in the host's: nsenter --target 1 --mount COMMAND")
+        assert not [mount for mount in mounts.read(service.pid) if mount.point.startswith(lab.places.pins_dir)]
+    assert pins.all_names(lab.places) == [] and os.listdir(lab.places.pins_dir) == []
+
+
+def test_a_lease_is_not_let_go_in_another_mount_namespace(lab: Lab) -> None:
+    pin = take(lab)
+    code = f"""
+own_namespace()
+sys.path[:0] = {sys.path!r}
+from stowage_core import pins
+from stowage_core.errors import Refusal
+from stowage_core.places import Places
+try:
+    pins.release(Places({lab.places.etc!r}, {lab.places.var!r}, {lab.places.run!r}), "run-1", 1)
+except Refusal as error:
+    ready()
+"""
+    with process(code):
+        assert mount_of(lab, pin)
+    assert pins.all_pins(lab.places) == [pin]
+
+
+def test_a_mount_that_another_namespace_has_is_not_taken_from_it(lab: Lab) -> None:
+    pin = take(lab)
+    path = pin.path(lab.places)
+    with process("own_namespace(); os.chdir(copy); ready()", path) as worker:
+        assert pins.release(lab.places, pin.run, pin.number)
+        assert [mount.point for mount in mounts.read(worker.pid) if mount.point == path] == [path]
+        assert pins.all_names(lab.places) == [] and os.listdir(path) == []
+        assert take(lab).number == 2, "its mount point is no other lease's"
+
+
+# -- What is only observed
+
+
+@pytest.fixture
+def full(lab: Lab) -> Iterator[Callable[[], None]]:
+    """Fill the disk of what is observed; the records of copies are not there any more."""
+    var = Path(lab.places.var)
+    shutil.rmtree(var)
+    var.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", var], check=True)
+
+    def fill() -> None:
+        with contextlib.suppress(OSError), open(var / "ballast", "wb", buffering=0) as ballast:
+            while True:
+                ballast.write(b"x" * 4096)
+
+    yield fill
+    subprocess.run(["umount", var], check=True)
+
+
+def test_a_full_disk_of_what_is_observed_holds_no_lease_up(
+    lab: Lab, full: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(syslog, "syslog", lambda _priority, text: logged.append(text))
+    full()
+    pin = take(lab)
+    assert mount_of(lab, pin) and pins.all_pins(lab.places) == [pin]
+    assert len(logged) == 1
+    assert logged[0] == (
+        "drive/ml/a: its use at this time could not be recorded, so that it may seem unused for longer:"
+        f" {lab.places.copies_dir}/ml.a.json: No space left on device"
+    )
+    assert pins.release(lab.places, pin.run, pin.number) and pins.all_pins(lab.places) == []
+
+
+def test_what_cannot_be_recorded_is_an_event_where_that_can_be_written(lab: Lab) -> None:
+    os.rename(lab.places.copies_dir, lab.places.copies_dir + ".away")
+    Path(lab.places.copies_dir).touch()
+    pins.release(lab.places, "run-1", take(lab).number)
+    taken, released = events.read(lab.places)
+    assert (taken["object"], taken["reason"]) == ("drive/ml/a", "UseNotRecorded")
+    assert "Not a directory" in taken["message"] and "Not a directory" in released["message"]
+
+
+def test_a_pin_whose_record_cannot_be_written_leaves_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = records.write
+
+    def write(path: str, *arguments: Any) -> bool:
+        if "/pins/" in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(records, "write", write)
+    with pytest.raises(OSError, match="No space left"):
+        take(lab)
+    assert os.listdir(lab.places.pins_dir) == []
+
+
+def test_letting_go_goes_on_with_the_others(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        take(lab, run=f"run-{number}", deadline=1.0)
+    real = pins.unmount
+
+    def unmount(path: str) -> None:
+        if "/run-1/" in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        real(path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(pins, "unmount", unmount)
+        assert command.main(["lease", "expire"], lab.places) == command.FAILED
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "pin run-0/1: released, its reservation has ended",
+        f"pin run-1/1: it stays: {lab.places.pins_dir}/run-1/1: Input/output error",
+        "pin run-2/1: released, its reservation has ended",
+    ]
+    assert pins.all_names(lab.places) == [("run-1", 1)]
 
 
 # -- Copies
