@@ -426,20 +426,24 @@ def test_an_unreadable_record_is_not_one_of_a_copy_never_used(pair: Lab) -> None
     assert pair.names() == ["ml.held"]
 
 
-def test_no_more_goes_than_the_sizes_of_now_ask_for(lab: Lab) -> None:
-    """The last measurement is of when the first copies were small still, and the last one was large."""
-    sizes = {"ml.c0": 1 << 20, "ml.c1": 8 << 20, "ml.c2": 1 << 20, "ml.c3": 1 << 16}
-    for number, (name, size) in enumerate(sizes.items()):
-        lab.copy(name, size=size, last_used=float(number))
-    figures = {}
-    for name in sizes:
-        record = copies.load_record(lab.places, name)
+def test_no_more_goes_than_the_sizes_of_now_ask_for(small_disk: Any, tmp_path: Path) -> None:
+    """The last measurement is of when the copies were small still."""
+    lab = Lab(small_disk("ext4", 64 << 20).path, tmp_path)
+    for number in range(4):
+        lab.copy(f"ml.c{number}", size=2 << 20, last_used=float(number))
+        record = copies.load_record(lab.places, f"ml.c{number}")
         assert record is not None
-        figures[name] = replace(record, allocated=(12 << 20) if name == "ml.c3" else (64 << 10))
-    result = lab.evict(8 << 20, figures=figures)  # by what is known 4 MB have to go: all but the last one, and that
-    assert lab.names() == ["ml.c2", "ml.c3"], result
-    taken = [one["allocated"] for one in result.removed]
-    assert sizes["ml.c0"] <= taken[0] < sizes["ml.c0"] + 65536 and sizes["ml.c1"] <= taken[1] < sizes["ml.c1"] + 65536
+        copies.write_record(lab.places, f"ml.c{number}", replace(record, allocated=64 << 10))
+    os.sync()
+    root = os.open(lab.path, os.O_RDONLY)
+    try:
+        space = Space.of(root)
+    finally:
+        os.close(root)
+    mark = (space.avail + (3 << 20)) / space.usable  # by what is recorded, all of them together would not do
+    result = lab.evict(0, settings=replace(NOW, start_free=mark, stop_free=mark))
+    assert lab.names() == ["ml.c2", "ml.c3"] and result.blocked == ""
+    assert all(2 << 20 <= one["allocated"] < (2 << 20) + 65536 for one in result.removed), "as large as they are"
 
 
 def test_a_use_between_two_rounds_counts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -574,7 +578,7 @@ def test_declared_otherwise_meanwhile(pair: Lab, what: str, when: str) -> None:
 
 def test_a_list_of_drives_that_cannot_be_read_meanwhile(pair: Lab) -> None:
     action = at_step("locked", "ml.held", lambda: write_text(Path(pair.places.drives_dir, "ml.json"), "{"))
-    with pytest.raises(eviction.StowageError, match="not valid JSON"):
+    with pytest.raises(errors.StowageError, match="not valid JSON"):
         pair.evict(step=action)
     assert pair.names() == ["ml.held", "ml.other"] and pair.trash() == []
 
@@ -1145,7 +1149,7 @@ def test_the_disk_can_be_unmounted_afterwards(small_disk: Any, tmp_path: Path) -
 def test_an_unreadable_pin_stops_everything(pair: Lab) -> None:
     pin = take_pin(pair)
     Path(pin.record_path(pair.places)).write_text("{")
-    with pytest.raises(eviction.StowageError, match="not valid JSON"):
+    with pytest.raises(errors.StowageError, match="not valid JSON"):
         pair.evict()
     assert len(pair.names()) == 2
     Path(pin.record_path(pair.places)).unlink()
