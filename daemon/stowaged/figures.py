@@ -15,9 +15,9 @@ from stowage_core.drives import split_copy_name
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
-from .answers import Hung
 from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, Declared, Target
+from .hung import Hung
 from .leases import Leases
 from .measuring import SILENCE_S, Measuring
 from .runs import RUNS

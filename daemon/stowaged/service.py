@@ -21,12 +21,12 @@ from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
 from . import settings
-from .answers import Hung, Prober
 from .children import Children, Message
 from .declared import DATA_LOCATION, Declared
 from .evicting import Evicting
 from .figures import Figures
 from .filling import Fillings
+from .hung import Hung, Prober
 from .leases import Leases
 from .loop import Loop
 from .notify import Notifier

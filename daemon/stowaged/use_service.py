@@ -24,7 +24,7 @@ from typing import Any
 
 from stowage_core import use
 from stowage_core.errors import StowageError
-from stowage_core.use import Evidence, InUse, Victim
+from stowage_core.use import Evidence, InUse, Subject
 from stowage_core.use_child import NoAnswerError, answer_from, nothing, tell_answer
 
 SOCKET = "stowage-use.socket"
@@ -46,14 +46,14 @@ def asking(path: str) -> InUse:
 
 def _in_use(
     path: str,
-    victims: Sequence[Victim],
+    subjects: Sequence[Subject],
     deadline_s: float = use.DEADLINE_S,
     alive: Callable[[], None] = nothing,
 ) -> Evidence:
-    return use.found_or_unknown(victims, lambda: _ask(path, victims, deadline_s, alive))
+    return use.found_or_unknown(subjects, lambda: _ask(path, subjects, deadline_s, alive))
 
 
-def _ask(path: str, victims: Sequence[Victim], deadline_s: float, alive: Callable[[], None]) -> Evidence:
+def _ask(path: str, subjects: Sequence[Subject], deadline_s: float, alive: Callable[[], None]) -> Evidence:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(_SEND_S)
         try:
@@ -62,27 +62,27 @@ def _ask(path: str, victims: Sequence[Victim], deadline_s: float, alive: Callabl
             raise NoAnswerError(f"{path}: {error.strerror or error}; systemctl restart {SOCKET}") from error
         try:
             with contextlib.suppress(BrokenPipeError):  # it wants no more of it, and says why
-                for victim in victims:
-                    _send(link, victim)
+                for subject in subjects:
+                    _send(link, subject)
                 link.sendall(b"\n")
             found = answer_from(link.fileno(), deadline_s, alive, _JOURNAL)
         except OSError as error:
             raise NoAnswerError(f"{path}: {error.strerror or error}{_JOURNAL}") from error
-    if not _answers(found, victims):
+    if not _answers(found, subjects):
         raise NoAnswerError(f"{path}: the answer is not about the copies that were asked for; restart stowaged")
     return dict(found)
 
 
-def _send(link: socket.socket, victim: Victim) -> None:
-    line = json.dumps(asdict(victim)).encode("ascii") + b"\n"
-    sent = socket.send_fds(link, [line], [victim.fd])
+def _send(link: socket.socket, subject: Subject) -> None:
+    line = json.dumps(asdict(subject)).encode("ascii") + b"\n"
+    sent = socket.send_fds(link, [line], [subject.fd])
     link.sendall(line[sent:])
 
 
-def _answers(found: Any, victims: Sequence[Victim]) -> bool:
+def _answers(found: Any, subjects: Sequence[Subject]) -> bool:
     return (
         isinstance(found, dict)
-        and found.keys() == {victim.name for victim in victims}
+        and found.keys() == {subject.name for subject in subjects}
         and all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in found.values())
     )
 
@@ -106,16 +106,16 @@ def main() -> int:
 
 
 def _found(link: socket.socket, owner: int) -> Evidence:
-    victims, own = _received(link)
+    subjects, own = _received(link)
     try:
-        return use.look(victims, owner, own)
+        return use.look(subjects, owner, own)
     finally:
-        for victim in victims:
-            os.close(victim.fd)  # before there is an answer: to whoever looks next they would be a use
+        for subject in subjects:
+            os.close(subject.fd)  # before there is an answer: to whoever looks next they would be a use
 
 
-def _received(link: socket.socket) -> tuple[list[Victim], list[int]]:
-    """Return the victims, at descriptors of this process, and the asker's own descriptors of them."""
+def _received(link: socket.socket) -> tuple[list[Subject], list[int]]:
+    """Return the subjects, at descriptors of this process, and the asker's own descriptors of them."""
     data, fds = bytearray(), []
     while not data.endswith(b"\n\n"):
         more, new, flags, _address = socket.recv_fds(link, 1 << 16, _MOST_AT_ONCE)
@@ -125,14 +125,14 @@ def _received(link: socket.socket) -> tuple[list[Victim], list[int]]:
         if not more:
             raise StowageError("the request has no end")
         data += more
-    victims = [json.loads(line) for line in data.splitlines()[:-1]]
-    if len(victims) != len(fds):
-        raise StowageError(f"{len(fds)} descriptors came with {len(victims)} copies")
-    return [_victim(one, fd) for one, fd in zip(victims, fds)], [one["fd"] for one in victims]
+    subjects = [json.loads(line) for line in data.splitlines()[:-1]]
+    if len(subjects) != len(fds):
+        raise StowageError(f"{len(fds)} descriptors came with {len(subjects)} copies")
+    return [_subject(one, fd) for one, fd in zip(subjects, fds)], [one["fd"] for one in subjects]
 
 
-def _victim(sent: dict[str, Any], fd: int) -> Victim:
-    return Victim(**{**sent, "fd": fd, "around": tuple(sent["around"]), "paths": tuple(sent["paths"])})
+def _subject(sent: dict[str, Any], fd: int) -> Subject:
+    return Subject(**{**sent, "fd": fd, "around": tuple(sent["around"]), "paths": tuple(sent["paths"])})
 
 
 def _end_with_asker(link: socket.socket) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from .pace import Rate
 from .syscalls import open_beneath
-from .tally import Problems
+from .tally import FirstProblems
 from .walk import Directory, Walk
 
 _SUBVOLUME_INODE = 256
@@ -83,7 +83,7 @@ class _Emptying:
     def once(self) -> bool:
         """Go through the tree once and return whether anything was deleted."""
         before = self.files + self.directories
-        problems = Problems()
+        problems = FirstProblems()
         walk = Walk(self._dir_fd, problems.add, leaving=lambda parent_fd, name: self._rmdir(walk, parent_fd, name))
         for directory in walk:
             if directory.status.st_ino == _SUBVOLUME_INODE:

@@ -26,7 +26,7 @@ from .data_locations import CONDEMNED, PENDING, DataLocation
 from .drive_records import Drive
 from .errors import printable
 from .eviction_plan import ASKED_FOR, DELETED, UNFILLED, Plan, Settings, Victim, assess, plan
-from .eviction_round import Held, Report, Result, Step, Work, nothing
+from .eviction_round import Locked, Report, Result, Step, Work
 from .locks import try_lock
 from .places import Places
 from .records import RecordError
@@ -34,7 +34,7 @@ from .sizes import Space, decimal
 from .syscalls import syncfs
 from .trash import Parts, opened_parts
 from .use import InUse
-from .use_child import answer_of
+from .use_child import answer_of, nothing
 
 BATCH = 64
 """The most copies in one round: each is held open, and looked at together with the others."""
@@ -215,7 +215,7 @@ def _sync(work: Work, parts: Parts) -> None:
     answer_of(lambda: syncfs(parts.root), SYNC_DEADLINE_S, work.alive)
 
 
-def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Held], now: Plan) -> str:
+def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Locked], now: Plan) -> str:
     """Say when removing does not help: something else holds the space, and more would be lost for nothing."""
     planned = sum(one.victim.allocated for one in removed)
     planned_inodes = sum(one.victim.inodes for one in removed)
@@ -286,7 +286,7 @@ def recover(
 
 
 @contextmanager
-def _taken(work: Work, parts: Parts, location: DataLocation, entry: bytes) -> Iterator[Held | None]:
+def _taken(work: Work, parts: Parts, location: DataLocation, entry: bytes) -> Iterator[Locked | None]:
     """Lock and open a copy that was left aside; None when it is another process's matter, or no copy of this host."""
     name, reason = trash.parsed(entry)
     with ExitStack() as stack:
@@ -303,14 +303,14 @@ def _taken(work: Work, parts: Parts, location: DataLocation, entry: bytes) -> It
             yield None
             return
         fd, mark = found
-        yield Held(Victim(name, mark.identity, reason, 0, 0), fd, stack, entry)
+        yield Locked(Victim(name, mark.identity, reason, 0, 0), fd, stack, entry)
 
 
 def _say_foreign(work: Work, part: bytes, entry: bytes, name: str) -> None:
     work.say("foreign", name, why=f"{os.fsdecode(part)}/{printable(entry)} is not a copy of this host")
 
 
-def _judge(work: Work, parts: Parts, one: Held, drive: Drive | None, caches: bool) -> None:
+def _judge(work: Work, parts: Parts, one: Locked, drive: Drive | None, caches: bool) -> None:
     """Remove a copy whose name is taken now, if it may go and is proven unused; otherwise it stays aside."""
     if drive is not None and drive.absent:
         one.victim = one.victim._replace(reason=DELETED, forced=drive.force)

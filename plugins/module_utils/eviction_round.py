@@ -30,6 +30,7 @@ from .syscalls import rename_noreplace
 from .tally import Tally
 from .trash import Parts
 from .use import InUse
+from .use_child import nothing
 from .walk import Walk
 
 _ALIVE_S = 1.0
@@ -62,10 +63,6 @@ Step = Callable[[str, str], None]
 """Is called at each named step of each copy."""
 
 
-def nothing(*_anything: Any) -> None:
-    pass
-
-
 @dataclass
 class Result:
     """What came of it."""
@@ -82,7 +79,7 @@ class Result:
 
 
 @dataclass
-class Held:
+class Locked:
     """A copy whose lock is held, until *stack* is closed."""
 
     victim: Victim
@@ -154,7 +151,7 @@ class Work:
 
     # -- Looking
 
-    def lock(self, parts: Parts, chosen: Sequence[Victim], stack: ExitStack) -> list[Held]:
+    def lock(self, parts: Parts, chosen: Sequence[Victim], stack: ExitStack) -> list[Locked]:
         """Return those whose lock is free and which no lease holds; they are let go with *stack* at the latest."""
         held = []
         for victim in chosen:
@@ -173,7 +170,7 @@ class Work:
                 free.append(one)
         return free
 
-    def _locked(self, parts: Parts, victim: Victim, stack: ExitStack) -> Held | None:
+    def _locked(self, parts: Parts, victim: Victim, stack: ExitStack) -> Locked | None:
         name = os.fsencode(victim.name)
         try:
             lock = try_lock(parts.locks, name)
@@ -187,12 +184,12 @@ class Work:
             self._keep(victim.name, f"could not be locked or opened: {error.strerror}")
         else:
             if mark is not None and mark.identity == victim.identity:
-                return Held(victim, fd, stack)
+                return Locked(victim, fd, stack)
             self._keep(victim.name, "something else is there by its name now")
         stack.close()
         return None
 
-    def unused(self, parts: Parts, held: Sequence[Held]) -> list[Held]:
+    def unused(self, parts: Parts, held: Sequence[Locked]) -> list[Locked]:
         """Return those that nobody uses; the others stay."""
         evidence = self._evidence(parts, held)
         unused = []
@@ -206,7 +203,7 @@ class Work:
                 unused.append(one)
         return unused
 
-    def measured(self, held: Sequence[Held], wanted_bytes: float, wanted_inodes: float) -> list[Held]:
+    def measured(self, held: Sequence[Locked], wanted_bytes: float, wanted_inodes: float) -> list[Locked]:
         """Return as many, with the sizes that they have now, as it takes to free so much; the others are let go."""
         chosen = []
         alive = Beat(self.alive)
@@ -220,19 +217,19 @@ class Work:
             chosen.append(one)
         return chosen
 
-    def _evidence(self, parts: Parts, held: Sequence[Held]) -> dict[str, list[str]]:
+    def _evidence(self, parts: Parts, held: Sequence[Locked]) -> dict[str, list[str]]:
         try:
             mounts = mount_table.read()
-            victims = [use.Victim.of(one.victim.name, one.fd, parts.drives, mounts) for one in held]
+            victims = [use.Subject.of(one.victim.name, one.fd, parts.drives, mounts) for one in held]
         except (StowageError, OSError) as error:
             return {one.victim.name: [f"could not be determined: {error}"] for one in held}
         return self._in_use(victims, alive=self.alive)
 
     # -- Judging
 
-    def aside(self, parts: Parts, held: Sequence[Held]) -> list[Held]:
+    def aside(self, parts: Parts, held: Sequence[Locked]) -> list[Locked]:
         """Move copies out of everybody's reach, and return those for which that was possible."""
-        moved: list[Held] = []
+        moved: list[Locked] = []
         for one in held:
             entry = trash.entry_of(one.victim)
             try:
@@ -249,7 +246,7 @@ class Work:
             self.say("aside", one.victim.name)
         return moved
 
-    def prove_and_condemn(self, parts: Parts, held: Sequence[Held]) -> list[Held]:
+    def prove_and_condemn(self, parts: Parts, held: Sequence[Locked]) -> list[Locked]:
         """Condemn those of the copies aside that are proven unused; the others go back. All are let go.
 
         One look at the host is for all of them. What may change by itself is asked of each copy right before it is
@@ -274,7 +271,7 @@ class Work:
                 self.record(parts, one.entry, victim.name, victim.reason, victim.why, allocated=victim.allocated)
         return condemned
 
-    def _doubt(self, one: Held, evidence: Sequence[str]) -> str:
+    def _doubt(self, one: Locked, evidence: Sequence[str]) -> str:
         if evidence:
             return f"in use: {evidence[0]}"
         self.say("unused aside", one.victim.name)
@@ -284,7 +281,7 @@ class Work:
         self.say("write leases", one.victim.name)
         return self._finished(one) if one.victim.reason == UNFILLED else self._declaration(one.victim)
 
-    def _finished(self, one: Held) -> str:
+    def _finished(self, one: Locked) -> str:
         """Return why a copy is not just what a fill has left: its drive may be none whose copies go."""
         mark = copies.own_mark(one.fd, one.victim.name, self._location)
         if mark is not None and fill_marks.has_begun(one.fd, mark):
@@ -316,7 +313,7 @@ class Work:
         used = record is not None and record.last_used is not None and record.last_used > victim.unused_since
         return "it was used meanwhile" if used else ""
 
-    def _stay(self, parts: Parts, one: Held, why: str) -> None:
+    def _stay(self, parts: Parts, one: Locked, why: str) -> None:
         name = one.victim.name
         if trash.put_back(parts, one.entry, name):
             self.say("put back", name)

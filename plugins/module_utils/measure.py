@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from .inode_set import InodeSet
 from .pace import Pace, Pacer
-from .tally import Problems, Tally
+from .tally import FirstProblems, Tally
 from .walk import Walk
 
 
@@ -37,7 +37,7 @@ class Usage:
     problems: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, tally: Tally, problems: Problems) -> Usage:
+    def of(cls, tally: Tally, problems: FirstProblems) -> Usage:
         """Return what a tally came to."""
         return cls(
             bytes=tally.bytes,
@@ -75,7 +75,7 @@ class Scan:
 
     def measure(self, root_fd: int) -> Usage:
         """Count the tree at `root_fd`. A worker that fails raises `StowageError`."""
-        problems = Problems()
+        problems = FirstProblems()
         if self.workers == 1:
             seen = InodeSet()
             tally = Tally(lambda status: seen.add(status.st_dev, status.st_ino))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from .inode_set import InodeSet
 from .measure import Usage
 from .pace import Pace, Pacer
-from .tally import Problems, Tally
+from .tally import FirstProblems, Tally
 from .walk import Problem, Walk
 
 Names = tuple[str, ...]
@@ -47,7 +47,7 @@ class _Part:
         self.plain = Tally(take_link)
         self.links = Tally(take_link)
         self.seen = InodeSet()
-        self.problems = Problems()
+        self.problems = FirstProblems()
 
     def usage(self) -> Usage:
         self.plain.add(*self.links.sums())

@@ -24,7 +24,7 @@ from .errors import StowageError
 from .forked import close_all_but, fork
 from .inode_set import InodeSet
 from .pace import Pace, Pacer
-from .tally import Problems, Tally
+from .tally import FirstProblems, Tally
 from .walk import Problem, Walk
 
 # The first byte of a message says what it is.
@@ -40,7 +40,7 @@ _LINKS_A_MESSAGE = 512
 _LONGEST_MESSAGE = 65536
 
 
-def tally_in_workers(root_fd: int, workers: int, pace: Pace | None, problems: Problems) -> Tally:
+def tally_in_workers(root_fd: int, workers: int, pace: Pace | None, problems: FirstProblems) -> Tally:
     """Count the tree at `root_fd`; a worker that ends before its work is done raises `StowageError`."""
     hungry = mmap.mmap(-1, 1)
     team: dict[int, socket.socket] = {}
@@ -69,7 +69,7 @@ def _start(hungry: mmap.mmap, pace: Pace | None) -> tuple[int, socket.socket]:
             raise
 
 
-def _coordinate(root_fd: int, team: list[socket.socket], hungry: mmap.mmap, problems: Problems) -> Tally:
+def _coordinate(root_fd: int, team: list[socket.socket], hungry: mmap.mmap, problems: FirstProblems) -> Tally:
     seen = InodeSet()
     tally = Tally(lambda status: True)
     offers: deque[tuple[int, bytes]] = deque([(os.dup(root_fd), b"")])

@@ -31,7 +31,7 @@ from .mounts import read as read_mounts
 from .paths import is_within, resolve
 from .places import Places
 from .syscalls import DIRECTORY, change_owner, open_beneath
-from .tally import Problems
+from .tally import FirstProblems
 from .walk import Directory, Problem, Walk
 
 _NEW_MODE = 0o755
@@ -114,7 +114,7 @@ def apply(fd: int, wanted: Permissions, shown: str, *, predict: bool = False) ->
         raise Refusal(shown, rule, "its filesystem must let root do that, or take apply out") from error
     if not wanted.recursive:
         return Applied(top)
-    problems = Problems()
+    problems = FirstProblems()
     walk = Walk(fd, problems.add, prefix=shown)
     below = 0
     for directory in walk:
@@ -143,7 +143,7 @@ def _directory(fd: int, status: os.stat_result, wanted: Permissions, predict: bo
     return owner or mode
 
 
-def _files(directory: Directory, walk: Walk, wanted: Permissions, problems: Problems, predict: bool) -> int:
+def _files(directory: Directory, walk: Walk, wanted: Permissions, problems: FirstProblems, predict: bool) -> int:
     changed = 0
     for entry in directory.files():
         try:
@@ -156,7 +156,7 @@ def _files(directory: Directory, walk: Walk, wanted: Permissions, problems: Prob
     return changed
 
 
-def _file(dir_fd: int, name: str, walk: Walk, wanted: Permissions, problems: Problems, predict: bool) -> bool:
+def _file(dir_fd: int, name: str, walk: Walk, wanted: Permissions, problems: FirstProblems, predict: bool) -> bool:
     try:
         fd = open_beneath(dir_fd, os.fsencode(name), os.O_PATH)
     except OSError as error:

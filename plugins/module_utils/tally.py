@@ -87,7 +87,7 @@ def _is_mount_point(directory: Directory, name: str) -> bool:
     return False
 
 
-class Problems:
+class FirstProblems:
     """The first problems in words, the others by their number."""
 
     def __init__(self) -> None:

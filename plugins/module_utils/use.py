@@ -27,7 +27,7 @@ from .syscalls import open_beneath
 from .use_child import NoAnswerError, answer_of, nothing, progress
 from .use_exports import exported
 from .use_mounts import Namespaces, Overlay, place_in_filesystem, uses
-from .use_processes import Held, Tasks
+from .use_processes import Findings, Tasks
 from .walk import Problem, Walk
 
 DEADLINE_S = 60.0
@@ -35,7 +35,7 @@ _MOST = 20
 
 
 @dataclass(frozen=True)
-class Victim:
+class Subject:
     """A copy that is to go, wherever it is at the moment."""
 
     name: str
@@ -52,8 +52,8 @@ class Victim:
     """Where it is on this host, and where it was before it was moved aside."""
 
     @classmethod
-    def of(cls, name: str, fd: int, drives_fd: int, mounts: Sequence[Mount]) -> Victim:
-        """Return the victim open at *fd*, a copy that has, or had, its place in the directory open at *drives_fd*."""
+    def of(cls, name: str, fd: int, drives_fd: int, mounts: Sequence[Mount]) -> Subject:
+        """Return the subject open at *fd*, a copy that has, or had, its place in the directory open at *drives_fd*."""
         mount, path = _located(fd, mounts)
         drives_mount, drives = _located(drives_fd, mounts)
         return cls(
@@ -79,37 +79,39 @@ Evidence = dict[str, list[str]]
 
 
 class InUse(Protocol):
-    """Whoever looks. When the look fails, or makes no progress for *deadline_s* seconds, every victim is in use."""
+    """Whoever looks. When the look fails, or makes no progress for *deadline_s* seconds, every subject is in use."""
 
     def __call__(
-        self, victims: Sequence[Victim], deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing
+        self, subjects: Sequence[Subject], deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing
     ) -> Evidence: ...
 
 
-def in_use(victims: Sequence[Victim], deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing) -> Evidence:
+def in_use(
+    subjects: Sequence[Subject], deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing
+) -> Evidence:
     """Look at this host, in a child of this process."""
-    owner, own = os.getpid(), [victim.fd for victim in victims]
-    return found_or_unknown(victims, lambda: answer_of(lambda: look(victims, owner, own), deadline_s, alive))
+    owner, own = os.getpid(), [subject.fd for subject in subjects]
+    return found_or_unknown(subjects, lambda: answer_of(lambda: look(subjects, owner, own), deadline_s, alive))
 
 
-def found_or_unknown(victims: Sequence[Victim], ask: Callable[[], Evidence]) -> Evidence:
-    """Return what *ask* finds; without an answer every victim is in use."""
-    if not victims:
+def found_or_unknown(subjects: Sequence[Subject], ask: Callable[[], Evidence]) -> Evidence:
+    """Return what *ask* finds; without an answer every subject is in use."""
+    if not subjects:
         return {}
     try:
         return ask()
     except NoAnswerError as error:
-        return {victim.name: [f"could not be determined: {error}"] for victim in victims}
+        return {subject.name: [f"could not be determined: {error}"] for subject in subjects}
 
 
-def look(victims: Sequence[Victim], owner: int, own: Collection[int]) -> Evidence:
+def look(subjects: Sequence[Subject], owner: int, own: Collection[int]) -> Evidence:
     """Look at this host; the calling process must have one thread.
 
-    :param own: descriptors of process *owner* that are no use: those of the victims with which it asks
+    :param own: descriptors of process *owner* that are no use: those of the subjects with which it asks
     """
-    held = Held()
+    held = Findings()
     namespaces = Namespaces(held.unknown.append)
-    tasks = Tasks(namespaces, held, {victim.device for victim in victims}, owner, own)
+    tasks = Tasks(namespaces, held, {subject.device for subject in subjects}, owner, own)
     tasks.look()
     namespaces.finish()
     namespaces.close()
@@ -120,33 +122,37 @@ def look(victims: Sequence[Victim], owner: int, own: Collection[int]) -> Evidenc
     mounts = mount_table.read()
     exports = [(path, os.path.realpath(path)) for path in exported()]
     return {
-        victim.name: list(dict.fromkeys(_evidence(victim, held, namespaces, mounts, exports)))[:_MOST]
-        for victim in victims
+        subject.name: list(dict.fromkeys(_evidence(subject, held, namespaces, mounts, exports)))[:_MOST]
+        for subject in subjects
     }
 
 
 def _evidence(
-    victim: Victim, held: Held, namespaces: Namespaces, mounts: Sequence[Mount], exports: Sequence[tuple[str, str]]
+    subject: Subject,
+    held: Findings,
+    namespaces: Namespaces,
+    mounts: Sequence[Mount],
+    exports: Sequence[tuple[str, str]],
 ) -> Iterator[str]:
     for text in held.unknown:
         yield f"could not be determined: {text}"
     for view in namespaces.views:
-        yield from uses(view, victim.device, victim.place, victim.around)
+        yield from uses(view, subject.device, subject.place, subject.around)
     for overlay in namespaces.overlays.values():
-        yield from _named(victim, overlay)
+        yield from _named(subject, overlay)
     for overlay, text in namespaces.doubts:
-        if overlay.shown is None or victim.name in overlay.shown:
+        if overlay.shown is None or subject.name in overlay.shown:
             yield _doubtful(overlay, text)
     for path, real in exports:
-        if _exports(path, real, victim, mounts):
+        if _exports(path, real, subject, mounts):
             yield f"NFS export {printable(path)} reaches it"
     for path, text in held.ended:
-        if any(is_within(path, place) for place in victim.paths):
+        if any(is_within(path, place) for place in subject.paths):
             yield text
     # Opened anew: btrfs does not list what has come since a directory was opened.
-    root_fd = open_beneath(victim.fd, b".")
+    root_fd = open_beneath(subject.fd, b".")
     try:
-        yield from _held_inside(root_fd, victim, held, list(namespaces.overlays.values()), namespaces.doubts)
+        yield from _held_inside(root_fd, subject, held, list(namespaces.overlays.values()), namespaces.doubts)
     finally:
         os.close(root_fd)
 
@@ -156,9 +162,9 @@ def _doubtful(overlay: Overlay, text: str) -> str:
 
 
 def _held_inside(
-    root_fd: int, victim: Victim, held: Held, overlays: Sequence[Overlay], doubts: Sequence[tuple[Overlay, str]]
+    root_fd: int, subject: Subject, held: Findings, overlays: Sequence[Overlay], doubts: Sequence[tuple[Overlay, str]]
 ) -> Iterator[str]:
-    """Go through the victim once and compare everything in it with all that is held on this host."""
+    """Go through the subject once and compare everything in it with all that is held on this host."""
     numbers = {inode for _device, inode in held.identities} | set(held.inodes)
     relative: dict[str, list[tuple[str, Overlay]]] = {}
     for overlay in overlays:
@@ -187,24 +193,24 @@ def _held_inside(
                 else:
                     yield from _matches(held, status)
     for device, path, text in held.removed:
-        if device in devices and {victim.name, os.path.basename(victim.paths[0])} & set(path.split("/")):
+        if device in devices and {subject.name, os.path.basename(subject.paths[0])} & set(path.split("/")):
             yield text
     for problem in problems:
         yield f"could not be determined: {problem}" if problem.missing else str(problem)
 
 
-def _matches(held: Held, status: os.stat_result) -> Iterator[str]:
+def _matches(held: Findings, status: os.stat_result) -> Iterator[str]:
     text = held.identities.get((status.st_dev, status.st_ino)) or held.inodes.get(status.st_ino)
     if text is not None:
         yield text
 
 
-def _named(victim: Victim, overlay: Overlay) -> Iterator[str]:
-    """Tell an overlay's layer whose path names the victim, or that may lead anywhere."""
+def _named(subject: Subject, overlay: Overlay) -> Iterator[str]:
+    """Tell an overlay's layer whose path names the subject, or that may lead anywhere."""
     for layer in overlay.absolute + overlay.relative:
         for path in layer:
             parts = path.split("/")
-            if victim.name in parts:
+            if subject.name in parts:
                 yield f"the overlay at {overlay.where} has the layer {printable(path)}"
             if not path.startswith("/") and ".." in parts:
                 yield f"could not be determined: the overlay at {overlay.where} has the layer {printable(path)}"
@@ -234,13 +240,13 @@ def _leads_on(dir_fd: int, path: str) -> bool:
         os.close(fd)
 
 
-def _exports(path: str, real: str, victim: Victim, mounts: Sequence[Mount]) -> bool:
-    if any(overlap(one, other) for one in (path, real) for other in victim.paths):
+def _exports(path: str, real: str, subject: Subject, mounts: Sequence[Mount]) -> bool:
+    if any(overlap(one, other) for one in (path, real) for other in subject.paths):
         return True
     mount = mount_table.of_path(real, mounts)
-    if mount.device != victim.device:
+    if mount.device != subject.device:
         return False
-    return overlap(place_in_filesystem(real, mount), victim.place)
+    return overlap(place_in_filesystem(real, mount), subject.place)
 
 
 def _loop_devices() -> Iterator[tuple[str, str]]:
@@ -253,7 +259,7 @@ def _loop_devices() -> Iterator[tuple[str, str]]:
                 raise
 
 
-def _hold(held: Held, path: str, text: str) -> None:
+def _hold(held: Findings, path: str, text: str) -> None:
     try:
         status = os.stat(path)
     except OSError:

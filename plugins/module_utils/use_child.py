@@ -39,8 +39,8 @@ class NoAnswerError(StowageError):
     """A question about the host has no answer; whoever asked must assume the worst."""
 
 
-def nothing() -> None:
-    """Do nothing while an answer is waited for."""
+def nothing(*_anything: Any) -> None:
+    """Do nothing with what is told, or while an answer is waited for."""
 
 
 class _Progress:

@@ -51,7 +51,7 @@ _IN_MEMORY = ("pipe:", "socket:", "anon_inode:")
 
 
 @dataclass
-class Held:
+class Findings:
     """What is held, and by whom."""
 
     identities: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Tasks:
     """
 
     def __init__(
-        self, namespaces: Namespaces, held: Held, devices: Collection[str], owner: int, own: Collection[int]
+        self, namespaces: Namespaces, held: Findings, devices: Collection[str], owner: int, own: Collection[int]
     ) -> None:
         self._namespaces = namespaces
         self._held = held

@@ -15,7 +15,7 @@ import pytest
 from copies_lab import process
 
 from stowage_core import mounts, use, use_child, write_leases
-from stowage_core.use import InUse, Victim
+from stowage_core.use import InUse, Subject
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def drives(disk: Path) -> Path:
 
 
 @pytest.fixture
-def victims(drives: Path) -> Iterator[list[Victim]]:
+def subjects(drives: Path) -> Iterator[list[Subject]]:
     with ExitStack() as stack:
 
         def opened(path: Path) -> int:
@@ -36,43 +36,43 @@ def victims(drives: Path) -> Iterator[list[Victim]]:
             return fd
 
         parent = opened(drives)
-        yield [Victim.of(name, opened(drives / name), parent, mounts.read()) for name in ("ml.a", "ml.b")]
+        yield [Subject.of(name, opened(drives / name), parent, mounts.read()) for name in ("ml.a", "ml.b")]
 
 
-def test_this_host_can_be_looked_at_as_a_whole(in_use: InUse, victims: list[Victim]) -> None:
+def test_this_host_can_be_looked_at_as_a_whole(in_use: InUse, subjects: list[Subject]) -> None:
     """Where one process may not be looked at, nothing is ever proven unused: run these tests in a PID namespace."""
-    assert in_use(victims) == {"ml.a": [], "ml.b": []}
+    assert in_use(subjects) == {"ml.a": [], "ml.b": []}
 
 
-def test_one_look_for_all_tells_them_apart(in_use: InUse, drives: Path, victims: list[Victim]) -> None:
+def test_one_look_for_all_tells_them_apart(in_use: InUse, drives: Path, subjects: list[Subject]) -> None:
     with process("os.chdir(copy); ready()", str(drives / "ml.b" / "data")) as holder:
-        (text,) = in_use(victims)["ml.b"]
+        (text,) = in_use(subjects)["ml.b"]
         assert text.startswith(f"process {holder.pid} (python") and str(drives / "ml.b" / "data") in text
-        assert in_use(victims)["ml.a"] == []
+        assert in_use(subjects)["ml.a"] == []
 
 
-def test_a_name_of_any_bytes_stays_one_line(in_use: InUse, drives: Path, victims: list[Victim]) -> None:
+def test_a_name_of_any_bytes_stays_one_line(in_use: InUse, drives: Path, subjects: list[Subject]) -> None:
     name = os.fsencode(drives) + b"/ml.a/\xff\n\x1b"
     os.mkdir(name)
     with process("os.chdir(os.fsencode(copy)); ready()", os.fsdecode(name)):
-        (text,) = in_use(victims)["ml.a"]
+        (text,) = in_use(subjects)["ml.a"]
     assert text.isprintable() and text.endswith("\\xff\\n\\x1b")
 
 
-def test_open_files_elsewhere_on_the_disk_are_no_use(in_use: InUse, disk: Path, victims: list[Victim]) -> None:
+def test_open_files_elsewhere_on_the_disk_are_no_use(in_use: InUse, disk: Path, subjects: list[Subject]) -> None:
     (disk / "other").mkdir()
     with process("os.chdir(copy); file = open('x', 'w'); ready()", str(disk / "other")):
-        assert in_use(victims) == {"ml.a": [], "ml.b": []}
+        assert in_use(subjects) == {"ml.a": [], "ml.b": []}
 
 
 def test_a_bind_mount_of_the_whole_disk_is_no_use(
-    in_use: InUse, disk: Path, victims: list[Victim], tmp_path: Path
+    in_use: InUse, disk: Path, subjects: list[Subject], tmp_path: Path
 ) -> None:
     point = tmp_path / "point"
     point.mkdir()
     subprocess.run(["mount", "--bind", disk, point], check=True)
     try:
-        assert in_use(victims) == {"ml.a": [], "ml.b": []}
+        assert in_use(subjects) == {"ml.a": [], "ml.b": []}
     finally:
         subprocess.run(["umount", point], check=True)
 
@@ -89,17 +89,17 @@ def test_another_subvolume_with_the_same_inode_numbers(in_use: InUse, small_disk
     assert numbers[0] == numbers[1]
     fds = [os.open(path, os.O_RDONLY) for path in (drives, drives / "ml.a")]
     try:
-        victim = Victim.of("ml.a", fds[1], fds[0], mounts.read())
+        subject = Subject.of("ml.a", fds[1], fds[0], mounts.read())
         with process("file = open(copy); ready()", str(disk.path / "other" / "sub" / "file")):
-            assert in_use([victim])["ml.a"] == []
+            assert in_use([subject])["ml.a"] == []
         for code in ("file = open(copy); ready()", "os.chdir(os.path.dirname(copy)); ready()"):
             with process(code, str(drives / "ml.a" / "sub" / "file")):
-                assert len(in_use([victim])["ml.a"]) == 1
+                assert len(in_use([subject])["ml.a"]) == 1
         with process(
             "import mmap; f = open(copy, 'r+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 0); ready()",
             str(drives / "ml.a" / "sub" / "file"),
         ):
-            assert in_use([victim])["ml.a"]
+            assert in_use([subject])["ml.a"]
             assert "write lease" in write_leases.open_file(fds[1])
     finally:
         for fd in fds:
@@ -115,14 +115,14 @@ def test_a_disk_mounted_by_a_subvolume(in_use: InUse, small_disk: object, tmp_pa
     disk.mount("subvol=top", at=tmp_path / "at")
     fds = [os.open(tmp_path / "at" / "drives" / name, os.O_RDONLY) for name in (".", "ml.a")]
     try:
-        victim = Victim.of("ml.a", fds[1], fds[0], mounts.read())
-        assert victim.place == "/top/drives/ml.a"
+        subject = Subject.of("ml.a", fds[1], fds[0], mounts.read())
+        assert subject.place == "/top/drives/ml.a"
         with process("os.chdir(copy); ready()", str(disk.path / "top" / "drives" / "ml.a")):
-            assert in_use([victim])["ml.a"]
+            assert in_use([subject])["ml.a"]
         (tmp_path / "bound").mkdir()
         subprocess.run(["mount", "--bind", disk.path / "top" / "drives" / "ml.a", tmp_path / "bound"], check=True)
         try:
-            assert f"mounted at {tmp_path}/bound" in in_use([victim])["ml.a"][0]
+            assert f"mounted at {tmp_path}/bound" in in_use([subject])["ml.a"][0]
         finally:
             subprocess.run(["umount", tmp_path / "bound"], check=True)
     finally:
@@ -131,31 +131,33 @@ def test_a_disk_mounted_by_a_subvolume(in_use: InUse, small_disk: object, tmp_pa
         subprocess.run(["umount", tmp_path / "at"], check=True)
 
 
-def test_own_descriptors_are_no_use_but_those_of_others_are(in_use: InUse, drives: Path, victims: list[Victim]) -> None:
-    assert in_use(victims)["ml.a"] == []
+def test_own_descriptors_are_no_use_but_those_of_others_are(
+    in_use: InUse, drives: Path, subjects: list[Subject]
+) -> None:
+    assert in_use(subjects)["ml.a"] == []
     fd = os.open(drives / "ml.a", os.O_RDONLY)
     try:
-        assert in_use(victims)["ml.a"], "not one of those that were named"
+        assert in_use(subjects)["ml.a"], "not one of those that were named"
     finally:
         os.close(fd)
 
 
-def test_late_and_failing_looks_are_use(victims: list[Victim], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert use.in_use(victims, 0.0)["ml.a"] == ["could not be determined: no answer within 0 s"]
+def test_late_and_failing_looks_are_use(subjects: list[Subject], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert use.in_use(subjects, 0.0)["ml.a"] == ["could not be determined: no answer within 0 s"]
 
     def fails() -> list[str]:
         raise RuntimeError("broken")
 
     monkeypatch.setattr(use, "exported", fails)
-    assert use.in_use(victims)["ml.b"] == ["could not be determined: RuntimeError: broken"]
+    assert use.in_use(subjects)["ml.b"] == ["could not be determined: RuntimeError: broken"]
     monkeypatch.setattr(use, "exported", lambda: os._exit(3))
-    assert use.in_use(victims)["ml.b"] == ["could not be determined: the process that looked died"]
+    assert use.in_use(subjects)["ml.b"] == ["could not be determined: the process that looked died"]
 
 
-def test_whoever_waits_for_a_look_is_heard(victims: list[Victim], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_waits_for_a_look_is_heard(subjects: list[Subject], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(use, "exported", lambda: time.sleep(60))
     heard: list[str] = []
-    use.in_use(victims, 2.5, lambda: heard.append("alive"))
+    use.in_use(subjects, 2.5, lambda: heard.append("alive"))
     assert heard[:2] == ["alive", "alive"]
 
 
@@ -195,16 +197,16 @@ def test_a_path_that_does_not_answer_holds_up_nothing_else(tmp_path: Path, monke
     assert answers["stopped"] == (None, 0) and answers["missing"] == (None, 2)
 
 
-def test_a_file_leased_by_its_worker_is_open(drives: Path, victims: list[Victim]) -> None:
-    assert write_leases.open_file(victims[0].fd) == ""
+def test_a_file_leased_by_its_worker_is_open(drives: Path, subjects: list[Subject]) -> None:
+    assert write_leases.open_file(subjects[0].fd) == ""
     os.mkfifo(drives / "ml.a" / "fifo")
     (drives / "ml.a" / "link").symlink_to("/dev/zero")
     os.mknod(drives / "ml.a" / "device", 0o20600, os.makedev(1, 3))
-    assert write_leases.open_file(victims[0].fd) == "", "only regular files are opened"
+    assert write_leases.open_file(subjects[0].fd) == "", "only regular files are opened"
     with open(drives / "ml.a" / "data" / "file"):
-        assert "data/file is open somewhere" in write_leases.open_file(victims[0].fd)
-    assert write_leases.open_file(victims[1].fd) == ""
-    assert "no answer" in write_leases.open_file(victims[1].fd, 0.0)
+        assert "data/file is open somewhere" in write_leases.open_file(subjects[0].fd)
+    assert write_leases.open_file(subjects[1].fd) == ""
+    assert "no answer" in write_leases.open_file(subjects[1].fd, 0.0)
 
 
 LEASED = """
@@ -219,15 +221,15 @@ ready()
 """
 
 
-def test_a_lease_of_somebody_else_is_not_waited_for(drives: Path, victims: list[Victim]) -> None:
+def test_a_lease_of_somebody_else_is_not_waited_for(drives: Path, subjects: list[Subject]) -> None:
     with process(LEASED, str(drives / "ml.a" / "data" / "file")):
-        assert "another lease is held" in write_leases.open_file(victims[0].fd, 5)
+        assert "another lease is held" in write_leases.open_file(subjects[0].fd, 5)
 
 
-def test_a_file_opened_through_a_link_outside(in_use: InUse, disk: Path, drives: Path, victims: list[Victim]) -> None:
+def test_a_file_opened_through_a_link_outside(in_use: InUse, disk: Path, drives: Path, subjects: list[Subject]) -> None:
     os.link(drives / "ml.a" / "data" / "file", disk / "link")
     with process("file = open(copy); ready()", str(disk / "link")):
-        assert in_use(victims)["ml.a"] and write_leases.open_file(victims[0].fd)
+        assert in_use(subjects)["ml.a"] and write_leases.open_file(subjects[0].fd)
 
 
 OVERLAY = """
@@ -335,24 +337,24 @@ ready()
 
 @pytest.mark.parametrize("name", HOLDS)
 def test_what_neither_a_table_nor_a_descriptor_shows(
-    in_use: InUse, drives: Path, victims: list[Victim], name: str
+    in_use: InUse, drives: Path, subjects: list[Subject], name: str
 ) -> None:
     code, why, blocks_others = HOLDS[name]
     with process(code, str(drives / "ml.a")) as holder:
-        found = in_use(victims)
+        found = in_use(subjects)
         assert why in found["ml.a"][0], found
         assert str(holder.pid) in found["ml.a"][0]
         assert bool(found["ml.b"]) is blocks_others, found
-    assert in_use(victims) == {"ml.a": [], "ml.b": []}
+    assert in_use(subjects) == {"ml.a": [], "ml.b": []}
 
 
-def test_an_overlay_without_proof_blocks_what_it_may_show(in_use: InUse, drives: Path, victims: list[Victim]) -> None:
+def test_an_overlay_without_proof_blocks_what_it_may_show(in_use: InUse, drives: Path, subjects: list[Subject]) -> None:
     """Its layer may be any directory that has a name which it shows, and no other."""
     (drives / "ml.b" / "data").rename(drives / "ml.b" / "weights")
     (drives / "ml.b" / "weights" / "file").rename(drives / "ml.b" / "weights" / "model")
     code, why, _blocks = HOLDS["an overlay over what was mounted in the place of its layer"]
     with process(code, str(drives / "ml.a")):
-        found = in_use(victims)
+        found = in_use(subjects)
         assert why in found["ml.a"][0] and found["ml.b"] == []
 
 
@@ -428,9 +430,9 @@ ready()
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_is_no_use(in_use: InUse, drives: Path, victims: list[Victim], name: str) -> None:
+def test_what_is_no_use(in_use: InUse, drives: Path, subjects: list[Subject], name: str) -> None:
     with process(ELSEWHERE[name], str(drives / "ml.a")):
-        assert in_use(victims) == {"ml.a": [], "ml.b": []}
+        assert in_use(subjects) == {"ml.a": [], "ml.b": []}
 
 
 CHAIN = """
@@ -455,13 +457,13 @@ ready()
 
 @pytest.mark.parametrize("life_s", [0.0, 0.001, 0.005, 0.014])
 def test_processes_that_hand_over_to_each_other(
-    in_use: InUse, drives: Path, victims: list[Victim], tmp_path: Path, life_s: float
+    in_use: InUse, drives: Path, subjects: list[Subject], tmp_path: Path, life_s: float
 ) -> None:
     """Each lives for less time than a look takes, and has forked the next one when it ends."""
     stop, stopped = tmp_path / "stop", tmp_path / "stopped"
     with process(CHAIN.format(life_s=life_s), str(drives / "ml.a"), str(stop)):
         try:
-            looks = [in_use(victims) for _one in range(6)]
+            looks = [in_use(subjects) for _one in range(6)]
             assert not stopped.exists()
         finally:
             stop.touch()
@@ -470,7 +472,7 @@ def test_processes_that_hand_over_to_each_other(
     assert all(look["ml.a"] for look in looks), looks
 
 
-def test_a_host_on_which_processes_come_and_go(in_use: InUse, victims: list[Victim], tmp_path: Path) -> None:
+def test_a_host_on_which_processes_come_and_go(in_use: InUse, subjects: list[Subject], tmp_path: Path) -> None:
     code = "ready_now = print('ready', flush=True)\nwhile True:\n    subprocess.run(['true'])\n    time.sleep(0.002)"
     with process(code), process(code):
-        assert [in_use(victims) for _one in range(5)] == [{"ml.a": [], "ml.b": []}] * 5
+        assert [in_use(subjects) for _one in range(5)] == [{"ml.a": [], "ml.b": []}] * 5

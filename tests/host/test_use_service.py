@@ -20,18 +20,18 @@ from daemon_lab import Daemon, wait_for
 from use_lab import Service, as_who_looks
 
 from stowage_core import mounts
-from stowage_core.use import InUse, Victim
+from stowage_core.use import InUse, Subject
 from stowaged import use_service
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def copies(disk: Path) -> Iterator[Callable[[int], list[Victim]]]:
-    """A factory of copies with a file each, as victims."""
+def copies(disk: Path) -> Iterator[Callable[[int], list[Subject]]]:
+    """A factory of copies with a file each, as subjects."""
     with ExitStack() as stack:
 
-        def make(count: int) -> list[Victim]:
+        def make(count: int) -> list[Subject]:
             def opened(path: Path) -> int:
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
                 stack.callback(os.close, fd)
@@ -42,7 +42,7 @@ def copies(disk: Path) -> Iterator[Callable[[int], list[Victim]]]:
                 (disk / "drives" / name).mkdir(parents=True)
                 (disk / "drives" / name / "file").touch()
             drives, table = opened(disk / "drives"), mounts.read()
-            return [Victim.of(name, opened(disk / "drives" / name), drives, table) for name in names]
+            return [Subject.of(name, opened(disk / "drives" / name), drives, table) for name in names]
 
         yield make
 
@@ -116,22 +116,22 @@ def test_it_can_read_everything_and_change_nothing(disk: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_as_many_copies_as_anybody_asks_for(copies: Callable[[int], list[Victim]], served: Service) -> None:
+def test_as_many_copies_as_anybody_asks_for(copies: Callable[[int], list[Subject]], served: Service) -> None:
     """More than can come with one message."""
-    victims = copies(300)
-    found = use_service.asking(str(served.path))(victims)
-    assert found == {victim.name: [] for victim in victims}
-    with process("os.chdir(copy); ready()", victims[299].paths[0]):
-        found = use_service.asking(str(served.path))(victims)
+    subjects = copies(300)
+    found = use_service.asking(str(served.path))(subjects)
+    assert found == {subject.name: [] for subject in subjects}
+    with process("os.chdir(copy); ready()", subjects[299].paths[0]):
+        found = use_service.asking(str(served.path))(subjects)
     assert [name for name, texts in found.items() if texts] == ["ml.c299"]
 
 
-def test_more_copies_than_it_can_hold(copies: Callable[[int], list[Victim]], tmp_path: Path, program: Path) -> None:
-    victims = copies(300)
+def test_more_copies_than_it_can_hold(copies: Callable[[int], list[Subject]], tmp_path: Path, program: Path) -> None:
+    subjects = copies(300)
     limited = f"ulimit -n 64; exec {sys.executable} -I {program} use"
     service = Service(tmp_path / "use", ["sh", "-c", limited])
     try:
-        found = use_service.asking(str(service.path))(victims)
+        found = use_service.asking(str(service.path))(subjects)
     finally:
         service.close()
     for texts in found.values():
@@ -139,14 +139,14 @@ def test_more_copies_than_it_can_hold(copies: Callable[[int], list[Victim]], tmp
         assert text.startswith("could not be determined: only ") and text.endswith("; raise LimitNOFILE=")
 
 
-def test_without_the_service_every_copy_is_in_use(copies: Callable[[int], list[Victim]], tmp_path: Path) -> None:
+def test_without_the_service_every_copy_is_in_use(copies: Callable[[int], list[Subject]], tmp_path: Path) -> None:
     look = use_service.asking(str(tmp_path / "use"))
     why = f"could not be determined: {tmp_path}/use: {{}}; systemctl restart stowage-use.socket"
     assert look(copies(2)) == dict.fromkeys(("ml.c0", "ml.c1"), [why.format("No such file or directory")])
     assert look([]) == {}
 
 
-def test_a_socket_on_which_nobody_listens(copies: Callable[[int], list[Victim]], tmp_path: Path) -> None:
+def test_a_socket_on_which_nobody_listens(copies: Callable[[int], list[Subject]], tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "use"))
         (text,) = use_service.asking(str(tmp_path / "use"))(copies(1))["ml.c0"]
@@ -163,7 +163,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("when", DEATHS)
 def test_a_service_that_dies(
-    copies: Callable[[int], list[Victim]], answered_by: Callable[[str], InUse], when: str
+    copies: Callable[[int], list[Subject]], answered_by: Callable[[str], InUse], when: str
 ) -> None:
     for texts in answered_by(DEATHS[when])(copies(2)).values():
         (text,) = texts
@@ -171,7 +171,7 @@ def test_a_service_that_dies(
 
 
 def test_an_answer_about_other_copies(
-    copies: Callable[[int], list[Victim]], answered_by: Callable[[str], InUse]
+    copies: Callable[[int], list[Subject]], answered_by: Callable[[str], InUse]
 ) -> None:
     answer = '{"answer": {"ml.c0": []}}\n'
     found = answered_by(f"import os, time\nos.read(0, 65536); os.write(0, {answer!r}.encode()); time.sleep(1)")(
@@ -181,7 +181,7 @@ def test_an_answer_about_other_copies(
 
 
 def test_a_service_that_hangs_and_one_that_goes_on(
-    copies: Callable[[int], list[Victim]], answered_by: Callable[[str], InUse]
+    copies: Callable[[int], list[Subject]], answered_by: Callable[[str], InUse]
 ) -> None:
     code = """
 import os, time
@@ -201,19 +201,19 @@ time.sleep(60)
     assert len(heard) >= 2, "whoever waits is told that all is well"
 
 
-def ask_and_leave(path: Path, victims: list[Victim]) -> int:
+def ask_and_leave(path: Path, subjects: list[Subject]) -> int:
     """Ask in a child, which can be killed."""
     pid = os.fork()
     if pid == 0:
         try:
-            use_service.asking(str(path))(victims)
+            use_service.asking(str(path))(subjects)
         finally:
             os._exit(0)
     return pid
 
 
 def test_it_ends_when_the_asker_is_gone_even_when_it_is_stuck(
-    copies: Callable[[int], list[Victim]], program: Path, tmp_path: Path
+    copies: Callable[[int], list[Subject]], program: Path, tmp_path: Path
 ) -> None:
     stuck = f"""
 import sys, time

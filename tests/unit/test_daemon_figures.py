@@ -15,10 +15,10 @@ from stowage_core import mounts, records
 from stowage_core.data_locations import DataLocation
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
-from stowaged.answers import Hung, no_answer
 from stowaged.children import Ending
 from stowaged.declared import DATA_LOCATION, Declared, Target
 from stowaged.figures import Figures
+from stowaged.hung import Hung, no_answer
 from stowaged.last_measured import last_measured, record_path
 from stowaged.sections import Sections
 from stowaged.settings import Settings

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core import mounts, use_exports, use_mounts
-from stowage_core.use import Victim, _exports, _named
+from stowage_core.use import Subject, _exports, _named
 from stowage_core.use_mounts import Overlay, View, layer_paths, place_in_filesystem
 
 
@@ -88,7 +88,7 @@ def test_overlays_of_a_table() -> None:
         ({"shown": None}, ["cannot be looked into: something else is mounted over it"]),
         ({"found": {("/l",)}}, ["has the layer /u, which cannot be found"]),
         ({"below": {"a"}}, ["shows b, which is in none of the layers that its paths lead to now"]),
-        # a layer whose relative path leads nowhere may be where the name is: the victims are searched for that path
+        # a layer whose relative path leads nowhere may be where the name is: the subjects are searched for that path
         ({"below": {"a"}, "relative": [("r",)]}, []),
         (
             {"absolute": [("/",)], "found": {("/",)}},
@@ -121,10 +121,10 @@ def test_directories_above() -> None:
     ],
 )
 def test_layers_that_name_a_copy(layer: str, named: bool) -> None:
-    victim = Victim("ml.a", -1, "8:1", "/drives/ml.a", (), ())
+    subject = Subject("ml.a", -1, "8:1", "/drives/ml.a", (), ())
     layers = [(layer,)]
     overlay = Overlay("/o", layers if layer[0] == "/" else [], layers if layer[0] != "/" else [])
-    assert bool(list(_named(victim, overlay))) == named
+    assert bool(list(_named(subject, overlay))) == named
 
 
 def test_place_in_filesystem() -> None:
@@ -175,5 +175,5 @@ def test_exports_of_anything(text: bytes) -> None:
 )
 def test_exports_that_reach_a_copy(path: str, reaches: bool) -> None:
     place = "/stowage/drives/ml.a"
-    victim = Victim("ml.a", -1, "259:1", place, (), (f"/mnt/nvme0{place}",))
-    assert _exports(path, path, victim, mounts.parse(LINES)) is reaches
+    subject = Subject("ml.a", -1, "259:1", place, (), (f"/mnt/nvme0{place}",))
+    assert _exports(path, path, subject, mounts.parse(LINES)) is reaches

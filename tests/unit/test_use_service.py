@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core.errors import StowageError
-from stowage_core.use import Victim
+from stowage_core.use import Subject
 from stowage_core.use_child import NoAnswerError, answer_from, progress, tell_answer
 from stowaged import use_service
 
@@ -40,14 +40,14 @@ def test_what_is_sent_is_received(copies: list[tuple[str, str, str]]) -> None:
         for name, place, path in copies:
             fd = os.open("/", os.O_RDONLY)
             stack.callback(os.close, fd)
-            sent.append(Victim(name, fd, "8:1", place, (path,), (path, place)))
-        for victim in sent:
-            use_service._send(ours, victim)
+            sent.append(Subject(name, fd, "8:1", place, (path,), (path, place)))
+        for subject in sent:
+            use_service._send(ours, subject)
         ours.sendall(b"\n")
         found, own = use_service._received(theirs)
         for one in found:
             stack.callback(os.close, one.fd)
-        assert own == [victim.fd for victim in sent]
+        assert own == [subject.fd for subject in sent]
         assert not {one.fd for one in found} & set(own)
         assert [(one.name, one.place, one.around, one.paths) for one in found] == [
             (one.name, one.place, one.around, one.paths) for one in sent
@@ -59,7 +59,7 @@ def test_each_copy_keeps_its_own_descriptor(ends: tuple[socket.socket, socket.so
     for number in range(40):
         (tmp_path / str(number)).mkdir()
         fds.append(os.open(tmp_path / str(number), os.O_RDONLY))
-        use_service._send(ends[0], Victim(str(number), fds[-1], "8:1", "/", (), ()))
+        use_service._send(ends[0], Subject(str(number), fds[-1], "8:1", "/", (), ()))
     ends[0].sendall(b"\n")
     found, _own = use_service._received(ends[1])
     try:
@@ -111,5 +111,5 @@ def test_an_answer_with_progress_before_it(ends: tuple[socket.socket, socket.soc
     ],
 )
 def test_which_answers_count(answer: Any, accepted: bool) -> None:
-    victims = [Victim(name, -1, "8:1", "/", (), ()) for name in ("ml.a", "ml.b")]
-    assert use_service._answers(answer, victims) is accepted
+    subjects = [Subject(name, -1, "8:1", "/", (), ()) for name in ("ml.a", "ml.b")]
+    assert use_service._answers(answer, subjects) is accepted
