@@ -22,6 +22,8 @@ options:
   path:
     description:
       - The folder. It must be absolute, on a local filesystem, and only root may be able to put another in its place.
+      - A folder at or below a mount that is in C(/etc/fstab) or has a mount or automount unit is refused while that is
+        not mounted.
       - The system disk is allowed, with a warning. A shared filesystem is refused.
       - Symbolic links in it are resolved, and the resolved path is recorded.
       - Required unless O(state=absent).
@@ -49,13 +51,13 @@ options:
   adopt_from:
     description:
       - The name of the host whose data location the folder is by its mark, when this host was renamed or the disk was
-        moved here. The folder and the copies in it become this host's.
+        moved here. The folder and the copies in it become this host's. Take it out afterwards.
     type: str
     default: ""
   forget:
     description:
       - Identities of data locations of this host whose disk is gone for good. The refusal that a missing disk causes
-        shows the identity. One that is there is kept.
+        shows the identity. One that is there is refused, because it would be given up whenever its disk is away.
     type: list
     elements: str
     default: []

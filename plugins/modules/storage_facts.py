@@ -423,6 +423,12 @@ ansible_facts:
                   Null when it cannot be read.
               type: int
               sample: 20000000000
+            strangers:
+              description:
+                - Paths of what is where copies are and is none of this host's. Null when it cannot be looked at.
+              type: list
+              elements: str
+              sample: ["/mnt/nvme0/stowage/drives/lost+found"]
         former_data_locations:
           description:
             - Data locations that the host had before and that may still hold copies, each with C(path) and C(left).
@@ -458,13 +464,16 @@ ansible_facts:
                     measured: null
         copies:
           description:
-            - The copies by name. C(present) is null when the data location cannot be looked at. C(bytes) is the size of
-              the files and C(allocated) what they take on the disk, both null until they have been measured.
+            - The copies by name, and those that only a record remembers. C(aside) is whether an eviction has set one
+              aside, where nobody can use it; it is not C(present) then. Both are null when the data location cannot be
+              looked at. C(bytes) is the size of the files and C(allocated) what they take on the disk, both null until
+              they have been measured.
           returned: always
           type: dict
           sample:
             ml.hf-cache:
               present: true
+              aside: false
               workspace: ml
               drive: hf-cache
               identity: 7a0b9c1d-5e6f-4a7b-8c9d-0e1f2a3b4c5d

@@ -43,6 +43,8 @@ options:
     description:
       - The root must lie on a mount, that is, not on the root filesystem. An existing empty directory does not prove
         that its disk is mounted.
+      - Whatever this says, a path at or below a mount that is in C(/etc/fstab) or has a mount or automount unit is
+        refused while that is not mounted.
     type: bool
     default: false
   mount_point:
