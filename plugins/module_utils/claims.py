@@ -71,6 +71,7 @@ def read(places: Places, host: str, mounts: Sequence[Mount], forget: Iterable[st
     identity is in *forget*.
 
     :param host: its name in the inventory; when it is not known, marks of all hosts count and nothing is registered
+    :raises Refusal: when a claim in *forget* is there
     """
     registry = Registry(places)
     if registry.is_lost():
@@ -91,7 +92,13 @@ def read(places: Places, host: str, mounts: Sequence[Mount], forget: Iterable[st
         if states[path] == STALE:
             dropped[path] = f"drop the claim of {path}, whose mark is gone"
             warnings.append(f"{what} is dropped: its filesystem is mounted, and its mark is gone")
-        elif states[path] == UNSEEN and entry["identity"] in forgotten:
+        elif entry["identity"] in forgotten:
+            if states[path] == THERE:
+                raise Refusal(
+                    f"forget: {entry['identity']}",
+                    f"the {_kind(entry)} {path} is there, and would be given up when its disk is away next",
+                    "take it off the list",
+                )
             dropped[path] = f"give up {path}, whose disk is gone"
     entries = {path: entry for path, entry in registered.items() if path not in dropped}
     unseen = frozenset(path for path in entries if states[path] == UNSEEN)

@@ -129,6 +129,7 @@ def declare(
     orphans = holdings.orphans(everything)
     warnings = [
         *claimed.warnings,
+        *_about_found(merged, recorded, holdings),
         *_about_orphans(orphans, everything),
         *_about_unseen(holdings.unseen),
         *drive_sources.about_left(sources),
@@ -180,6 +181,22 @@ def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], 
                     f"spec.sources[{index}].path {path} is, or is inside, {owner}",
                     "choose a directory apart from it",
                 )
+
+
+def _about_found(
+    merged: Mapping[str, Sequence[Drive]], recorded: Mapping[str, Sequence[Drive] | None], holdings: Holdings
+) -> list[str]:
+    """Say which copies were found again by their names: nothing is left that tells orphans of an earlier list."""
+    warnings = []
+    for workspace, drives in merged.items():
+        own = {drive.copy_name for drive in drives if not drive.absent}
+        found = [one for one in holdings.copies if one.copy_name in own]
+        if recorded[workspace] is None and found:
+            warnings.append(
+                f"workspace {workspace}: this host had no list of it, and takes what is here for copies of its drives"
+                f" of the same names ({_listed(found)}); delete those that are not (state: absent)"
+            )
+    return warnings
 
 
 def _about_orphans(orphans: Sequence[Found], drives: Iterable[Drive]) -> list[str]:

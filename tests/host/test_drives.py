@@ -90,8 +90,14 @@ def test_a_host_installed_anew_has_its_drives_and_their_copies(host: Host) -> No
     host.install_anew()
     outcome = host.declare(HF_CACHE)
     assert host.identity == first
-    assert (outcome.orphans, outcome.warnings) == ([], [])
+    assert outcome.orphans == []
+    copy = host.path / "drives" / "vision.hf-cache"
+    assert outcome.warnings == [
+        "workspace vision: this host had no list of it, and takes what is here for copies of its drives of the same"
+        f" names ({copy}); delete those that are not (state: absent)"
+    ]
     assert (host.lease() / "weights").read_text() == "of the first"
+    assert host.declare(HF_CACHE).warnings == []
 
 
 def test_a_host_installed_anew_deletes_what_is_to_be_deleted(host: Host) -> None:

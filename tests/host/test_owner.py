@@ -259,7 +259,8 @@ def test_another_filesystem_in_its_place_does_not_end_a_claim(claiming: Claiming
 
 def test_a_claim_that_is_there_is_not_forgotten(claiming: Claiming) -> None:
     claiming.settle()
-    assert claiming.settle("gpu-01", "one") == []
+    with pytest.raises(Refusal, match=f"^forget: one: the copy {claiming.path} is there, and would be given up"):
+        claiming.settle("gpu-01", "one")
     assert list(claiming.registry.all()) == [str(claiming.path)]
 
 

@@ -100,6 +100,18 @@ def test_every_python_file_names_its_license() -> None:
     assert [name_of(path) for path in python if not set(path.read_text().splitlines()[:4]) >= LICENSE] == []
 
 
+def test_every_plugin_has_the_same_license_header() -> None:
+    # The middle line is what ansible-test looks for in modules.
+    header = [
+        "# Copyright: Stowage contributors",
+        "# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)",
+        "# SPDX-License-Identifier: GPL-3.0-or-later",
+    ]
+    plugins = [path for path in (REPOSITORY / "plugins").rglob("*.py") if path.stat().st_size]
+    first = {path: path.read_text().removeprefix("#!/usr/bin/python\n").splitlines()[:3] for path in plugins}
+    assert [name_of(path) for path, lines in first.items() if lines != header] == []
+
+
 def test_sanity_ignores_nothing() -> None:
     ignores = (REPOSITORY / "tests/sanity").glob("ignore*")
     assert [name_of(path) for path in ignores if path.read_text().strip()] == []
