@@ -217,6 +217,35 @@ def test_a_folder_inside_is_inside_the_drive_s_own(lab: Lab) -> None:
             take(lab, copy="ml.new", sub_path=outside)
 
 
+def put_aside(lab: Lab, entry: str, name: str = "ml.a") -> Path:
+    """Leave a copy as an eviction does that is killed."""
+    path = lab.path / ".stowage-trash" / "pending" / entry
+    os.rename(lab.at(name), path)
+    return path
+
+
+def test_what_a_killed_eviction_left_aside_is_put_back_first(lab: Lab) -> None:
+    whole = os.stat(lab.at("ml.a")).st_ino
+    put_aside(lab, "ml.a.full-1-2")
+    pin = take(lab)
+    assert lab.trash() == [] and os.stat(lab.at("ml.a")).st_ino == whole
+    assert (Path(pin.path(lab.places)) / "data" / "file").exists()
+
+
+def test_what_is_aside_of_another_drive_or_of_a_name_that_is_taken_stays_there(lab: Lab) -> None:
+    put_aside(lab, "ml.a.full-1-2")
+    del lab.drives["ml"]["a"]
+    lab.declare("ml.a")  # another drive of that name
+    pin = take(lab)
+    assert lab.trash() == ["pending/ml.a.full-1-2"] and os.listdir(pin.path(lab.places)) == []
+    lab.copy("ml.b")
+    put_aside(lab, "ml.b.full-1-2", "ml.b")
+    (lab.path / ".stowage-trash" / "pending" / "ml.b.full-1-1").mkdir()  # nobody's
+    lab.at("ml.b").mkdir()
+    pin = take(lab, copy="ml.b")
+    assert len(lab.trash()) == 3 and os.listdir(pin.path(lab.places)) == []
+
+
 def test_a_new_copy_is_not_evicted_before_it_is_pinned(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     real, kept = pins._reserve, []
 
