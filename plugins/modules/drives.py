@@ -62,7 +62,7 @@ options:
   managed_by:
     description:
       - The object that the drives are managed for, such as V(model/llama). The lists are then complete for that object
-        only, and the workspace's other drives are left as they are. What is granted is the workspace's own: leave
+        only, and the workspace's other drives are left as they are. What is granted is the workspace's own; leave
         O(host_paths) out.
     type: str
     default: ""
