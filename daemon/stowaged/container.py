@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LINES, _LINE, _LONGEST = 10, 200, 1 << 16
 _TICK_MS = 500
 _REMOVE_S = 60.0
+_TRIES, _PAUSE_S = 5, 0.5
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,13 @@ class Engine:
         :raises StowageError: when it is still there
         """
         at_once = ["--time=0"] if self.name == "podman" else []
-        self._call("rm", "--force", *at_once, name)
-        if self._call("container", "inspect", name) == 0:
-            raise StowageError(f"container {name}: {self.name} cannot remove it; see {self.name} ps --all")
+        # Podman 5 finds out with the first call only that the monitor of a container was killed too.
+        for _try in range(_TRIES):
+            self._call("rm", "--force", *at_once, name)
+            if self._call("container", "inspect", name) != 0:
+                return
+            time.sleep(_PAUSE_S)
+        raise StowageError(f"container {name}: {self.name} cannot remove it; see {self.name} ps --all")
 
     def _call(self, *arguments: str) -> int:
         try:

@@ -95,17 +95,22 @@ def end(places: Places, copy: str) -> None:
     """
     split_copy_name(copy)
     with _alone(places, copy):
-        _clean_up(places, copy, None)
-        record = fills.load(places, copy)
-        if record is None or record.state != FILLING:
-            return
-        how = os.environ.get("SERVICE_RESULT", "success")
-        if how == "success":
-            fills.forget(places, copy)  # it was stopped
-            return
-        why = f"the process that filled it was ended ({how})"
-        _tell(places, _location(places), copy, "FillFailed", why, failures=record.failures + 1)
-        fills.write(places, replace(record, state=FAILED, failures=record.failures + 1, message=why))
+        try:
+            _clean_up(places, copy, None)
+        finally:
+            _note_end(places, copy, os.environ.get("SERVICE_RESULT", "success"))
+
+
+def _note_end(places: Places, copy: str, how: str) -> None:
+    record = fills.load(places, copy)
+    if record is None or record.state != FILLING:
+        return
+    if how == "success":
+        fills.forget(places, copy)  # it was stopped
+        return
+    why = f"the process that filled it was ended ({how})"
+    _tell(places, _location(places), copy, "FillFailed", why, failures=record.failures + 1)
+    fills.write(places, replace(record, state=FAILED, failures=record.failures + 1, message=why))
 
 
 def _location(places: Places) -> DataLocation:
@@ -144,11 +149,13 @@ def _clean_up(places: Places, copy: str, engine: Runs | None) -> None:
     if engine is None:
         with suppress(Refusal):  # no engine, no container
             engine = container.find(settings.load(places).fill_engine)
-    if engine is not None:
-        engine.remove(_container_name(copy))
     records.remove(_env_file(places, copy))
-    for pin in pins.of_run(places, fills.unit(copy)):
-        pins.release(places, pin.run, pin.number)
+    try:
+        if engine is not None:
+            engine.remove(_container_name(copy))
+    finally:
+        for pin in pins.of_run(places, fills.unit(copy)):
+            pins.release(places, pin.run, pin.number)
 
 
 def _tell(places: Places, location: DataLocation, copy: str, reason: str, text: str, **more: Any) -> None:

@@ -270,7 +270,15 @@ def test_what_a_tick_raises_ends_the_container(tmp_path: Path) -> None:
         engine.run(CONTAINER, print, tick)
 
 
-def test_a_container_that_stays_is_an_error(tmp_path: Path) -> None:
+def test_removing_is_tried_again(tmp_path: Path) -> None:
+    gone = f"[ $(wc -l <{tmp_path}/calls) -ge 2 ]"
+    text = f"[ $1 = rm ] && echo >>{tmp_path}/calls && exit 125\n[ $1 = container ] && {gone} && exit 125\nexit 0"
+    script(tmp_path / "podman", text).remove("x")
+    assert (tmp_path / "calls").read_text() == "\n\n"
+
+
+def test_a_container_that_stays_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "_PAUSE_S", 0.0)
     engine = script(tmp_path / "docker", "exit 0")
     with pytest.raises(StowageError, match="docker cannot remove it"):
         engine.remove("x")
