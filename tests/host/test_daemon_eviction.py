@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from copies_lab import HOST, Lab, process
 from daemon_lab import Daemon, wait_for
-from test_daemon_service import MIB, fill
+from test_daemon_service import MIB, fill, free
 
 from stowage_core import events, pins, records
 from stowaged import metrics
@@ -244,23 +245,36 @@ def test_a_copy_that_was_put_aside_stays_while_a_new_one_has_its_name(
 # -- A full disk does not wait
 
 
-def test_room_is_made_while_copies_are_measured(
+def measuring(daemon: Daemon, path: Path) -> list[int]:
+    """Return the processes of the daemon that have something of a copy open."""
+    assert daemon.process is not None
+    found = []
+    for child in Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if any(os.readlink(fd).startswith(str(path)) for fd in Path(f"/proc/{child}/fd").iterdir()):
+                found.append(int(child))
+    return found
+
+
+def test_a_full_disk_does_not_wait_for_a_measurement(
     small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     disk = small_disk("ext4", 256 * MIB).path
     lab = Lab(disk, tmp_path)
-    fill(lab, disk, 0.20)
+    names = fill(lab, disk, 0.5)
     slow = lab.copy("ml.slow", last_used=time.time())
-    for folder in range(40):
-        (slow / str(folder)).mkdir()
-        for name in range(500):
-            os.close(os.open(slow / str(folder) / str(name), os.O_CREAT | os.O_WRONLY))
-    daemon = start(lab, evict="on", scan_interval_s=3)
+    for name in range(4000):
+        os.close(os.open(slow / "data" / str(name), os.O_CREAT | os.O_WRONLY))
+    daemon = start(lab, evict="on", scan_interval_s=1)
     daemon.start()
-    wait_for(lambda: len(daemon.copies()) == len(lab.names()), 60)
-    before = lab.names()
+    wait_for(lambda: len(daemon.copies()) == len(names) + 1)
+    (child,) = wait_for(lambda: measuring(daemon, slow))
+    os.kill(child, signal.SIGSTOP)  # it takes for ever
+    status = os.statvfs(disk)
+    usable = (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
     with open(disk / "ballast", "wb") as stream:
-        os.posix_fallocate(stream.fileno(), 0, 35 * MIB)
-    wait_for(lambda: len(lab.names()) < len(before), 30)
+        os.posix_fallocate(stream.fileno(), 0, int((free(disk) - 0.08) * usable))
+    wait_for(lambda: not lab.at(names[0]).exists(), 30)
+    assert "ended, because room has to be made" in daemon.logged()
     wait_for(lambda: daemon.state("evictions")["plan"] == [], 30)
     assert lab.at("ml.slow").exists() and daemon.state("evictions")["reason"] == ""
