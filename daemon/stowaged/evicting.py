@@ -261,6 +261,8 @@ class Evicting:
                     found = {"blocked": result.blocked, "kept": len(result.kept), "removed": len(result.removed)}
                     send({"result": {**found, "waiting": result.waiting}})
             except NotThere:
+                if not seen.former:
+                    raise
                 send({"absent": True})
 
         self._children.start(
