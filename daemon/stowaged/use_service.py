@@ -61,7 +61,7 @@ def _ask(path: str, subjects: Sequence[Subject], deadline_s: float, alive: Calla
         except OSError as error:
             raise NoAnswerError(f"{path}: {error.strerror or error}; systemctl restart {SOCKET}") from error
         try:
-            with contextlib.suppress(BrokenPipeError):  # it wants no more of it, and says why
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it wants no more, and says why
                 for subject in subjects:
                     _send(link, subject)
                 link.sendall(b"\n")
