@@ -92,8 +92,8 @@ DISABLED = [
     *("podman.service", "podman.socket", "podman-auto-update.service", "podman-auto-update.timer"),
     *("podman-restart.service", "podman-clean-transient.service"),
 ]
-# What Podman cannot have here: control groups with controllers (where the machine has version 1 beside 2, they are in the
-# former) or with a filter of devices (for which it would raise a limit), and a network, which the hosts have no tools for.
+# What Podman cannot have here: control groups with controllers (where the machine has version 1 beside 2, they are in
+# the former) or with a filter of devices (for which it would raise a limit), and a network: the tools are not there.
 CONTAINERS = '[containers]\ncgroups = "disabled"\nnetns = "none"\n'
 
 
