@@ -80,7 +80,7 @@ options:
         default: false
       fill_engine:
         description:
-          - What runs the containers that fill copies. V(auto) is the first of V(podman) and V(docker) that the host has.
+          - What runs the containers that fill copies. V(auto) is the first of V(podman) and V(docker) that is there.
         type: str
         choices: [auto, podman, docker]
         default: auto
