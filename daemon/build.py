@@ -53,36 +53,46 @@ def version(collection: Path = COLLECTION) -> str:
 
 def _entries(collection: Path) -> dict[str, bytes]:
     entries = {"__main__.py": MAIN}
-    needed = {"__init__"}
+    needed = {CORE}
     for path in (collection / "daemon" / "stowaged").glob("*.py"):
         entries[f"stowaged/{path.name}"] = path.read_bytes()
-        needed |= _imported(path.read_bytes(), CORE)
+        needed |= _imported(path.read_bytes(), "stowaged")
     core = collection / "plugins" / "module_utils"
-    while needed:
-        name = needed.pop()
-        path = core / f"{name}.py"
-        if path.exists():  # else it is a name in a module, not a module
-            entries[f"{CORE}/{path.name}"] = path.read_bytes()
-            needed |= {other for other in _imported(path.read_bytes(), None) if f"{CORE}/{other}.py" not in entries}
-    source = entries["stowaged/version.py"].decode("ascii")
-    entries["stowaged/version.py"] = source.replace('"0"', f'"{version(collection)}"').encode("ascii")
+    seen: set[str] = set()
+    while needed - seen:
+        name = min(needed - seen)
+        seen.add(name)
+        package, path = _module(core, name)
+        if path is not None:  # else it is a name in a module, not a module
+            entries[f"{CORE}/{path.relative_to(core).as_posix()}"] = path.read_bytes()
+            needed |= {package, *_imported(path.read_bytes(), package)}
+    source_of_version = entries["stowaged/version.py"].decode("ascii")
+    entries["stowaged/version.py"] = source_of_version.replace('"0"', f'"{version(collection)}"').encode("ascii")
     return entries
 
 
-def _imported(source: bytes, package: str | None) -> set[str]:
-    """Return what a module imports from *package*, or from its own package when that is None.
+def _module(core: Path, name: str) -> tuple[str, Path | None]:
+    """Return the package of the module *name* of the domain, and its file when it is one."""
+    place = core.joinpath(*name.split(".")[1:])
+    if place.is_dir():
+        return name, place / "__init__.py"
+    path = place.with_name(f"{place.name}.py")
+    return name.rpartition(".")[0], path if path.is_file() else None
+
+
+def _imported(source: bytes, package: str) -> set[str]:
+    """Return what of the domain a module in *package* imports: modules, and names that may be modules.
 
     Only what daemon and command need goes along: a change to the modules alone must not restart the daemon.
     """
     found = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom):
-            if node.module == package and node.level == (package is None):
-                found.update(alias.name for alias in node.names)
-            elif package is None and node.level == 1 and node.module:
-                found.add(node.module)
-            elif package is not None and node.level == 0 and (node.module or "").startswith(package + "."):
-                found.add(str(node.module).split(".")[1])
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+        name = ".".join([*above, *([node.module] if node.module else [])])
+        if name.split(".")[0] == CORE:
+            found |= {name, *(f"{name}.{alias.name}" for alias in node.names)}
     return found
 
 

@@ -18,31 +18,27 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stowage_core import (
-    data_locations,
-    drive_records,
-    events,
-    eviction,
-    eviction_plan,
-    eviction_stop,
-    fills,
-    measure,
-    mounts,
-    pins,
-    records,
-    run_mounts,
-)
-from stowage_core.data_locations import DataLocation
+from stowage_core import events, mounts, records
+from stowage_core.copies import fills
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.locations import DataLocation
 from stowage_core.differences import Differences
-from stowage_core.drive_refs import DriveRef
-from stowage_core.drives import check_name
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import check_name
+from stowage_core.drives.refs import DriveRef
 from stowage_core.errors import Refusal, StowageError, one_line, printable
-from stowage_core.measure import Usage
+from stowage_core.eviction import evict as eviction
+from stowage_core.eviction import plan as eviction_plan
+from stowage_core.eviction import stop as eviction_stop
 from stowage_core.paths import check_relative
 from stowage_core.places import Places
-from stowage_core.run_mounts import Worker
+from stowage_core.runs import mounts as run_mounts
+from stowage_core.runs import pins
+from stowage_core.runs.drives import Source
+from stowage_core.runs.mounts import Worker
 from stowage_core.sizes import decimal
-from stowage_core.worker_drives import Source
+from stowage_core.trees import measure
+from stowage_core.trees.measure import Usage
 
 from . import declared, fill, probe, sections, settings, status
 from .declared import DATA_LOCATION, Target

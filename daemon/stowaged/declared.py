@@ -8,10 +8,12 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from stowage_core import data_locations, drive_records, records
-from stowage_core.data_locations import DataLocation
-from stowage_core.drive_records import Drive
-from stowage_core.drives import PLACED, SCRATCH, SHARED
+from stowage_core import records
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.locations import DataLocation
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import PLACED, SCRATCH, SHARED
+from stowage_core.drives.recorded import Drive
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 

@@ -13,9 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable
 
-from stowage_core import copies, data_locations, events, eviction, eviction_plan, eviction_stop
-from stowage_core.data_locations import DataLocation, NotThere
+from stowage_core import events
+from stowage_core.copies import present as copies
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.locations import DataLocation, NotThere
 from stowage_core.errors import StowageError, one_line
+from stowage_core.eviction import evict as eviction
+from stowage_core.eviction import plan as eviction_plan
+from stowage_core.eviction import stop as eviction_stop
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stowage_core.eviction_stop import STOPPED
+from stowage_core.eviction.stop import STOPPED
 
 WAIT, RECOVER, REMOVE, PLAN, MEASURE, INTERRUPT = "wait", "recover", "remove", "plan", "measure", "interrupt"
 """The actions: nothing; put back and finish what lies aside; remove copies; say which would go; let copies be measured

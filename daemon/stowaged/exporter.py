@@ -16,9 +16,9 @@ import sys
 import threading
 
 from stowage_core import records
-from stowage_core.daemon_settings import DEFAULT_LISTEN, address_of
 from stowage_core.errors import StowageError
 from stowage_core.places import Places
+from stowage_core.services.daemon_settings import DEFAULT_LISTEN, address_of
 
 from .http_server import Answer, Server
 from .notify import Notifier

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
-from stowage_core import drive_records, mounts
-from stowage_core.copies import Copy, CopyRecord
-from stowage_core.data_locations import DataLocation
-from stowage_core.drives import split_copy_name
+from stowage_core import mounts
+from stowage_core.copies.present import Copy, CopyRecord
+from stowage_core.data_location.locations import DataLocation
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import split_copy_name
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 

@@ -19,20 +19,26 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from stowage_core import copies, data_locations, drive_records, events, fill_marks, fills, measure, pins, records
-from stowage_core.data_locations import DRIVES, DataLocation
-from stowage_core.drive_records import Drive
-from stowage_core.drives import split_copy_name
+from stowage_core import events, records
+from stowage_core.copies import fill_marks, fills
+from stowage_core.copies import present as copies
+from stowage_core.copies.fills import FAILED, FILLING, Record
+from stowage_core.copies.trash import opened_parts
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.locations import DRIVES, DataLocation
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import split_copy_name
+from stowage_core.drives.recorded import Drive
 from stowage_core.errors import Refusal, StowageError, one_line
-from stowage_core.eviction_plan import UNFILLED, Victim
-from stowage_core.eviction_round import Work
-from stowage_core.fills import FAILED, FILLING, Record
-from stowage_core.holders import start_time
+from stowage_core.eviction.plan import UNFILLED, Victim
+from stowage_core.eviction.round import Work
 from stowage_core.locks import try_lock
 from stowage_core.places import Places
+from stowage_core.runs import pins
+from stowage_core.runs.holders import start_time
 from stowage_core.sizes import Space, decimal
 from stowage_core.syscalls import DIRECTORY, syncfs
-from stowage_core.trash import opened_parts
+from stowage_core.trees import measure
 
 from . import container, settings
 from .container import Container

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from stowage_core import fills
-from stowage_core.data_locations import DataLocation
-from stowage_core.drives import split_copy_name
+from stowage_core.copies import fills
+from stowage_core.copies.fills import Record
+from stowage_core.data_location.locations import DataLocation
+from stowage_core.drives.declared import split_copy_name
 from stowage_core.errors import StowageError, one_line
-from stowage_core.fills import Record
 from stowage_core.places import Places
 
 from .declared import Declared

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Callable
 
 from stowage_core import mounts
-from stowage_core.data_locations import DataLocation
+from stowage_core.data_location.locations import DataLocation
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 

@@ -13,10 +13,12 @@ import time
 from collections.abc import Collection
 from typing import Any, Callable
 
-from stowage_core import copies, pins, records
+from stowage_core import records
+from stowage_core.copies import present as copies
 from stowage_core.errors import StowageError
-from stowage_core.pins import LEASED, RESERVED, Pin
 from stowage_core.places import Places
+from stowage_core.runs import pins
+from stowage_core.runs.pins import LEASED, RESERVED, Pin
 
 from .children import Children, Ending, Message, Send
 

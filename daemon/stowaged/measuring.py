@@ -15,19 +15,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-from stowage_core import copies, data_locations, mounts, records
-from stowage_core.copies import Copy, CopyRecord
-from stowage_core.data_locations import DRIVES, DataLocation
-from stowage_core.drive_records import Drive
-from stowage_core.drives import split_copy_name
+from stowage_core import mounts, records
+from stowage_core.copies import present as copies
+from stowage_core.copies.present import Copy, CopyRecord
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.locations import DRIVES, DataLocation
+from stowage_core.drives.declared import split_copy_name
+from stowage_core.drives.recorded import Drive
 from stowage_core.errors import StowageError, one_line
-from stowage_core.measure import Engine, Scan, Usage
-from stowage_core.measure_parts import Names, measure_parts
 from stowage_core.mounts import FilesystemId, Mount
-from stowage_core.pace import Pace
 from stowage_core.paths import is_within
 from stowage_core.places import Places
 from stowage_core.sizes import Space
+from stowage_core.trees.measure import Engine, Scan, Usage
+from stowage_core.trees.pace import Pace
+from stowage_core.trees.parts import Names, measure_parts
 
 from . import probe
 from .children import Send

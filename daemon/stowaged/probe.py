@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stowage_core import data_locations, mounts
-from stowage_core.data_locations import DataLocation
+from stowage_core import mounts
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.locations import DataLocation
 from stowage_core.errors import StowageError
-from stowage_core.lasting_mounts import LastingMounts
 from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.places import Places
+from stowage_core.services.lasting_mounts import LastingMounts
 from stowage_core.sizes import Space
 
 from .children import Send

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stowage_core import records
-from stowage_core.measure import Usage
 from stowage_core.places import Places
+from stowage_core.trees.measure import Usage
 
 RUNS = "location/runs"
 DEPTH = 3

@@ -14,7 +14,8 @@ import sys
 import time
 from typing import Any
 
-from stowage_core import drive_records, mounts, records
+from stowage_core import mounts, records
+from stowage_core.drives import recorded as drive_records
 from stowage_core.errors import StowageError, one_line
 from stowage_core.locks import lock
 from stowage_core.mounts import Mount

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stowage_core import eviction_plan, records
-from stowage_core.daemon_settings import problems_of
+from stowage_core import records
 from stowage_core.errors import StowageError
+from stowage_core.eviction import plan as eviction_plan
 from stowage_core.places import Places
+from stowage_core.services.daemon_settings import problems_of
 
 SCAN_INTERVAL_VARIABLE = "STORAGE_SCAN_INTERVAL_S"
 

@@ -22,10 +22,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from stowage_core import use
 from stowage_core.errors import StowageError
-from stowage_core.use import Evidence, InUse, Subject
-from stowage_core.use_child import NoAnswerError, answer_from, nothing, tell_answer
+from stowage_core.use import look as use
+from stowage_core.use.child import NoAnswerError, answer_from, nothing, tell_answer
+from stowage_core.use.look import Evidence, InUse, Subject
 
 SOCKET = "stowage-use.socket"
 _SEND_S = 30.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.stowage.host.plugins.module_utils.drives import in_use_refusal
+from ansible_collections.stowage.host.plugins.module_utils.drives.declared import in_use_refusal
 
 Facts = Mapping[str, Any]
 

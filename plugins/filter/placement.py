@@ -11,11 +11,11 @@ from typing import Any
 from ansible.errors import AnsibleError, AnsibleFilterError
 from jinja2.exceptions import UndefinedError
 
-from ansible_collections.stowage.host.plugins.module_utils import drive_refs
-from ansible_collections.stowage.host.plugins.module_utils.drives import check_drives, check_name
+from ansible_collections.stowage.host.plugins.module_utils.drives import refs as drive_refs
+from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_drives, check_name
 from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
-from ansible_collections.stowage.host.plugins.module_utils.machines import Machine, machine
-from ansible_collections.stowage.host.plugins.module_utils.placement import holders, place
+from ansible_collections.stowage.host.plugins.module_utils.placement.decision import holders, place
+from ansible_collections.stowage.host.plugins.module_utils.placement.machines import Machine, machine
 
 
 def placement(hostvars: Any, hosts: Any, refs: Any, workspace: Any, drives: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ansible.errors import AnsibleError, AnsibleFilterError
 from jinja2.exceptions import UndefinedError
 
 from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
-from ansible_collections.stowage.host.plugins.module_utils.layout import disagreements, resolve
+from ansible_collections.stowage.host.plugins.module_utils.layout.rules import disagreements, resolve
 
 
 def site_disagreements(hostvars: Any, hosts: Any) -> dict[str, list[str]]:

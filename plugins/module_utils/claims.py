@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from . import data_locations, drive_records, records
+from . import records
+from .data_location import locations as data_locations
 from .differences import Differences
+from .drives import recorded as drive_records
 from .errors import Refusal, StowageError, printable
 from .mark_search import find_marks
 from .mounts import Mount, is_shared, of_path

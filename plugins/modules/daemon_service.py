@@ -124,13 +124,14 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.stowage.host.plugins.module_utils import daemon_settings, daemon_units, own_files, records
+from ansible_collections.stowage.host.plugins.module_utils import own_files, records
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
-from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Properties, Systemctl
+from ansible_collections.stowage.host.plugins.module_utils.services import daemon_settings, daemon_units
+from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Properties, Systemctl
 
 ARGUMENT_SPEC = {
     "application": {"type": "str", "required": True},

@@ -153,8 +153,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.stowage.host.plugins.module_utils.adoption import adopt_names
-from ansible_collections.stowage.host.plugins.module_utils.data_location_change import Choice, choose, clear
+from ansible_collections.stowage.host.plugins.module_utils.data_location.adoption import adopt_names
+from ansible_collections.stowage.host.plugins.module_utils.data_location.change import Choice, choose, clear
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock

@@ -206,13 +206,16 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.stowage.host.plugins.module_utils import drive_refs, mount_renderings, pins, run_mounts
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
-from ansible_collections.stowage.host.plugins.module_utils.drives import check_name
+from ansible_collections.stowage.host.plugins.module_utils.drives import refs as drive_refs
+from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_name
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
-from ansible_collections.stowage.host.plugins.module_utils.run_mounts import Preparation, Worker
+from ansible_collections.stowage.host.plugins.module_utils.runs import mounts as run_mounts
+from ansible_collections.stowage.host.plugins.module_utils.runs import pins
+from ansible_collections.stowage.host.plugins.module_utils.runs import renderings as mount_renderings
+from ansible_collections.stowage.host.plugins.module_utils.runs.mounts import Preparation, Worker
 
 _PAUSE_S = 2.0
 

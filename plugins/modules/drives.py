@@ -199,9 +199,10 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.stowage.host.plugins.module_utils import drives_host, grants
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
-from ansible_collections.stowage.host.plugins.module_utils.drives import check_lists
+from ansible_collections.stowage.host.plugins.module_utils.drives import grants
+from ansible_collections.stowage.host.plugins.module_utils.drives import host as drives_host
+from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_lists
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run

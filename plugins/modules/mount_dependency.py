@@ -135,9 +135,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
-from ansible_collections.stowage.host.plugins.module_utils.mount_dependencies import Tying, parse
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
-from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Systemctl
+from ansible_collections.stowage.host.plugins.module_utils.services.mount_dependencies import Tying, parse
+from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
 
 ARGUMENT_SPEC = {
     "dependencies": {

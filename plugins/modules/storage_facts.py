@@ -623,7 +623,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
-from ansible_collections.stowage.host.plugins.module_utils.facts import gather
+from ansible_collections.stowage.host.plugins.module_utils.facts.report import gather
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
 
 

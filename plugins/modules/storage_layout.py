@@ -209,15 +209,15 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.stowage.host.plugins.module_utils import layout_overrides
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
-from ansible_collections.stowage.host.plugins.module_utils.layout import check_apart, resolve
-from ansible_collections.stowage.host.plugins.module_utils.layout_change import Request, lay_out
-from ansible_collections.stowage.host.plugins.module_utils.layout_places import MountRule
+from ansible_collections.stowage.host.plugins.module_utils.layout import overrides as layout_overrides
+from ansible_collections.stowage.host.plugins.module_utils.layout.change import Request, lay_out
+from ansible_collections.stowage.host.plugins.module_utils.layout.found import MountRule
+from ansible_collections.stowage.host.plugins.module_utils.layout.rules import check_apart, resolve
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
-from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Systemctl
+from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
 
 ARGUMENT_SPEC = {
     "root": {"type": "str", "required": True},

@@ -84,22 +84,18 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.stowage.host.plugins.module_utils import (
-    aside,
-    daemon_units,
-    data_locations,
-    layout_record,
-    mount_dependencies,
-    own_files,
-    records,
-)
+from ansible_collections.stowage.host.plugins.module_utils import own_files, records
+from ansible_collections.stowage.host.plugins.module_utils.copies import aside
+from ansible_collections.stowage.host.plugins.module_utils.data_location import locations as data_locations
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
+from ansible_collections.stowage.host.plugins.module_utils.layout import record as layout_record
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
-from ansible_collections.stowage.host.plugins.module_utils.systemd_units import Systemctl
+from ansible_collections.stowage.host.plugins.module_utils.services import daemon_units, mount_dependencies
+from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
 
 ARGUMENT_SPEC = {"environment_files": {"type": "list", "elements": "str", "default": []}}
 

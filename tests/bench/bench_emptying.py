@@ -10,7 +10,7 @@ from pathlib import Path
 from run import Bench, command
 from trees import make_tree
 
-from stowage_core.emptying import remove
+from stowage_core.trees.emptying import remove
 
 
 def run(bench: Bench) -> None:

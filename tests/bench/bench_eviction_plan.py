@@ -10,7 +10,7 @@ import time
 
 from run import Bench
 
-from stowage_core.eviction_plan import Settings, State, plan
+from stowage_core.eviction.plan import Settings, State, plan
 from stowage_core.sizes import Space
 
 COPIES = 100_000

@@ -13,7 +13,8 @@ import time
 
 from run import BUILD, Bench
 
-from stowage_core import facts, records
+from stowage_core import records
+from stowage_core.facts import report as facts
 from stowage_core.places import Places
 
 OURS = "ansible_collections.stowage.host.plugins.modules.storage_facts"

@@ -52,8 +52,9 @@ def _application(home: Path) -> Path:
 
 def _host(home: Path, disk: Path, scan: float) -> None:
     """Make a data location with copies of 20 files each below *disk*, declared below *home*."""
-    from stowage_core import copies, mounts, owner, records
-    from stowage_core.data_locations import CONDEMNED, DRIVES, KIND, LOCKS, PENDING, DataLocation
+    from stowage_core import mounts, owner, records
+    from stowage_core.copies import present as copies
+    from stowage_core.data_location.locations import CONDEMNED, DRIVES, KIND, LOCKS, PENDING, DataLocation
     from stowage_core.places import Places
 
     places = Places.under(str(home))

@@ -12,12 +12,12 @@ from pathlib import Path
 from run import Bench, command
 from trees import make_tree
 
-from stowage_core.measure import Scan, Usage
+from stowage_core.trees.measure import Scan, Usage
 
 # Of its own memory the kernel's VmHWM: ru_maxrss would count what this process took before it became another program.
 _PEAK = """
 import os, resource, sys
-from stowage_core.measure import Scan
+from stowage_core.trees.measure import Scan
 Scan(workers=int(sys.argv[2])).measure(os.open(sys.argv[1], os.O_RDONLY))
 own = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 print(max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))

@@ -16,8 +16,8 @@ from run import Bench
 from trees import make_tree
 
 from stowage_core.forked import fork
-from stowage_core.measure import Scan
-from stowage_core.pace import Pace
+from stowage_core.trees.measure import Scan
+from stowage_core.trees.pace import Pace
 
 # Short, so that what else the machine does falls on both alike.
 _SECONDS = 0.7

@@ -16,10 +16,11 @@ from typing import Any
 
 from run import BUILD, Bench, command
 
-from stowage_core import drive_refs, facts
-from stowage_core.drives import check_drives
-from stowage_core.machines import machine
-from stowage_core.placement import Placement, place
+from stowage_core.drives import refs as drive_refs
+from stowage_core.drives.declared import check_drives
+from stowage_core.facts import report as facts
+from stowage_core.placement.decision import Placement, place
+from stowage_core.placement.machines import machine
 from stowage_core.places import Places
 
 HOSTS = 10_000

@@ -203,7 +203,7 @@ def in_use(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """The look as a module has it, and as the daemon has it: over a connection, by somebody who can change nothing."""
     from use_lab import Service
 
-    from stowage_core import use
+    from stowage_core.use import look as use
     from stowaged import use_service
 
     if request.param == "in a child":

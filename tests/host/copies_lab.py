@@ -14,13 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stowage_core import copies, eviction, mounts, owner, records, use
-from stowage_core.copies import CopyRecord
-from stowage_core.data_locations import CONDEMNED, DRIVES, KIND, LOCKS, PENDING, DataLocation
-from stowage_core.drives import check_drives
-from stowage_core.eviction_plan import Settings
+from stowage_core import mounts, owner, records
+from stowage_core.copies import present as copies
+from stowage_core.copies.present import CopyRecord
+from stowage_core.data_location.locations import CONDEMNED, DRIVES, KIND, LOCKS, PENDING, DataLocation
+from stowage_core.drives.declared import check_drives
+from stowage_core.eviction import evict as eviction
+from stowage_core.eviction.plan import Settings
 from stowage_core.places import Places
-from stowage_core.use import InUse
+from stowage_core.use import look as use
+from stowage_core.use.look import InUse
 
 HOST = "gpu-01"
 NOW = Settings(minimum_age_s=0, boot_grace_s=0)

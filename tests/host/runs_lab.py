@@ -13,10 +13,13 @@ from typing import Any
 
 from copies_lab import HOST, Lab
 
-from stowage_core import drive_refs, mounts, pins, records, run_mounts
+from stowage_core import mounts, records
 from stowage_core.differences import Differences
-from stowage_core.drives import check_drives
-from stowage_core.run_mounts import Outcome, Preparation, Worker
+from stowage_core.drives import refs as drive_refs
+from stowage_core.drives.declared import check_drives
+from stowage_core.runs import mounts as run_mounts
+from stowage_core.runs import pins
+from stowage_core.runs.mounts import Outcome, Preparation, Worker
 
 
 class RunLab(Lab):

@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 from copies_lab import Lab
 
-from stowage_core import copies, data_locations, mounts, objects, pins, records
-from stowage_core.measure import Usage
+from stowage_core import mounts, records
+from stowage_core.copies import present as copies
+from stowage_core.data_location import locations as data_locations
+from stowage_core.facts import objects
+from stowage_core.runs import pins
+from stowage_core.trees.measure import Usage
 from stowaged import declared, measuring
 
 

@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 from copies_lab import HOST, Lab, process
 
-from stowage_core import adoption, copies, events, eviction, records
-from stowage_core.eviction_round import STEPS
+from stowage_core import events, records
+from stowage_core.copies import present as copies
+from stowage_core.data_location import adoption
+from stowage_core.eviction import evict as eviction
+from stowage_core.eviction.round import STEPS
 
 RECOVERY = [step for step in STEPS if step not in ("planned", "locked", "unused", "kept", "aside", "freed")]
 """The steps of what a next start does."""

@@ -18,7 +18,8 @@ from copies_lab import HOST, Lab, process
 from daemon_lab import Daemon, wait_for
 from test_daemon_service import MIB, fill, free
 
-from stowage_core import events, pins, records
+from stowage_core import events, records
+from stowage_core.runs import pins
 from stowaged import metrics
 
 

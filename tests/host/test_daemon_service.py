@@ -19,7 +19,9 @@ from typing import Any
 from copies_lab import Lab, process
 from daemon_lab import Daemon, wait_for
 
-from stowage_core import copies, events, pins, records
+from stowage_core import events, records
+from stowage_core.copies import present as copies
+from stowage_core.runs import pins
 
 MIB = 1 << 20
 

@@ -17,27 +17,24 @@ from typing import Any
 
 import pytest
 
-from stowage_core import (
-    adoption,
-    data_location_change,
-    data_locations,
-    drive_records,
-    drives_host,
-    former_locations,
-    mounts,
-    pins,
-    records,
-    systemd_units,
-)
-from stowage_core.data_location_change import SYSTEM_DISK_WARNING, Choice, Outcome
-from stowage_core.data_location_place import SHARED_RULE, check_place
-from stowage_core.data_locations import NotThere
+from stowage_core import mounts, records
+from stowage_core.data_location import adoption
+from stowage_core.data_location import change as data_location_change
+from stowage_core.data_location import former as former_locations
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.change import SYSTEM_DISK_WARNING, Choice, Outcome
+from stowage_core.data_location.locations import NotThere
+from stowage_core.data_location.place import SHARED_RULE, check_place
 from stowage_core.differences import Differences
-from stowage_core.drives import check_lists
+from stowage_core.drives import host as drives_host
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal, StowageError
-from stowage_core.lasting_mounts import LastingMounts
 from stowage_core.owner import XATTR, Registry, claim, read_mark
 from stowage_core.places import Places
+from stowage_core.runs import pins
+from stowage_core.services import systemd_units
+from stowage_core.services.lasting_mounts import LastingMounts
 
 GIB = 1 << 30
 

@@ -15,11 +15,15 @@ import pytest
 from copies_lab import NOW, Lab, process
 from daemon_lab import Daemon, wait_for
 
-from stowage_core import copies, drives_host, events, eviction, pins, records
+from stowage_core import events, records
+from stowage_core.copies import present as copies
 from stowage_core.differences import Differences
-from stowage_core.drives import check_lists
+from stowage_core.drives import host as drives_host
+from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal
+from stowage_core.eviction import evict as eviction
 from stowage_core.owner import XATTR
+from stowage_core.runs import pins
 from stowage_core.sizes import decimal
 
 DAY = 86400.0

@@ -13,23 +13,20 @@ from typing import Any
 
 import pytest
 
-from stowage_core import (
-    claims,
-    data_location_change,
-    data_locations,
-    drive_records,
-    drives_host,
-    eviction,
-    pins,
-    records,
-)
-from stowage_core.data_location_change import Choice
+from stowage_core import claims, records
+from stowage_core.data_location import change as data_location_change
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.change import Choice
 from stowage_core.differences import Differences
-from stowage_core.drives import check_lists
+from stowage_core.drives import host as drives_host
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal
-from stowage_core.eviction_plan import Settings
+from stowage_core.eviction import evict as eviction
+from stowage_core.eviction.plan import Settings
 from stowage_core.mark_search import Search
 from stowage_core.places import Places
+from stowage_core.runs import pins
 
 HF_CACHE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "spec": {"sources": [{"node_scope": "placed"}]}}
 TOMBSTONE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "state": "absent"}

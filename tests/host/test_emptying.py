@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core.emptying import Emptied, empty, remove
+from stowage_core.trees.emptying import Emptied, empty, remove
 
 
 def emptied(path: Path) -> Emptied:

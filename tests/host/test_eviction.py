@@ -19,10 +19,17 @@ from typing import Any
 import pytest
 from copies_lab import EVERYTHING, HOST, NOW, PRELUDE, Lab, process
 
-from stowage_core import copies, data_locations, errors, events, eviction, eviction_stop, pins, use, use_exports
-from stowage_core.eviction_plan import Settings
+from stowage_core import errors, events
+from stowage_core.copies import present as copies
+from stowage_core.data_location import locations as data_locations
+from stowage_core.eviction import evict as eviction
+from stowage_core.eviction import stop as eviction_stop
+from stowage_core.eviction.plan import Settings
+from stowage_core.runs import pins
 from stowage_core.sizes import Space
-from stowage_core.use import InUse
+from stowage_core.use import exports as use_exports
+from stowage_core.use import look as use
+from stowage_core.use.look import InUse
 
 
 @pytest.fixture
@@ -535,7 +542,7 @@ def test_a_pin_cannot_come_in_between(pair: Lab) -> None:
 
     def action() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("stowage_core.copies.LOCK_TIMEOUT_S", 0.1)
+            patch.setattr("stowage_core.copies.present.LOCK_TIMEOUT_S", 0.1)
             code = f"""
 import sys, time
 from stowage_core import copies, data_locations, pins

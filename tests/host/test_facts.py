@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from stowage_core import facts, filesystems, mounts, owner, records
-from stowage_core.disks import Disks
-from stowage_core.filesystems import Filesystem
+from stowage_core import mounts, owner, records
+from stowage_core.facts import filesystems
+from stowage_core.facts import report as facts
+from stowage_core.facts.disks import Disks
+from stowage_core.facts.filesystems import Filesystem
 from stowage_core.places import Places
 
 

@@ -18,9 +18,14 @@ from typing import Any
 import pytest
 from copies_lab import EVERYTHING, NOW, Lab, process
 
-from stowage_core import copies, drive_records, events, eviction, fill_marks, fills, owner, pins, records
+from stowage_core import events, owner, records
+from stowage_core.copies import fill_marks, fills
+from stowage_core.copies import present as copies
+from stowage_core.copies.fills import Fill
+from stowage_core.drives import recorded as drive_records
 from stowage_core.errors import Refusal, StowageError
-from stowage_core.fills import Fill
+from stowage_core.eviction import evict as eviction
+from stowage_core.runs import pins
 from stowaged import container, fill
 from stowaged.container import Container
 

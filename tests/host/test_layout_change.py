@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
-from stowage_core import claims, data_location_change, layout_overrides, records
-from stowage_core.data_location_change import Choice
+from stowage_core import claims, records
+from stowage_core.data_location import change as data_location_change
+from stowage_core.data_location.change import Choice
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal
-from stowage_core.layout import resolve
-from stowage_core.layout_change import Outcome, Request, lay_out
-from stowage_core.layout_places import MountRule
+from stowage_core.layout import overrides as layout_overrides
+from stowage_core.layout.change import Outcome, Request, lay_out
+from stowage_core.layout.found import MountRule
+from stowage_core.layout.rules import resolve
 from stowage_core.mark_search import Search
 from stowage_core.owner import Registry, claim
 from stowage_core.places import Places
-from stowage_core.systemd_units import Systemctl
+from stowage_core.services.systemd_units import Systemctl
 
 
 @pytest.fixture

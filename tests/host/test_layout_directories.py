@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from stowage_core import mounts
-from stowage_core.access_check import Need, check_access, check_will_have_access
 from stowage_core.accounts import User
 from stowage_core.answers import check_answers
 from stowage_core.errors import Refusal
-from stowage_core.layout import resolve
-from stowage_core.layout_directories import Ownership, Wanted, directories, make, ownership
-from stowage_core.layout_places import MountRule, Place, check_same_filesystem, find, find_all
+from stowage_core.layout.access import Need, check_access, check_will_have_access
+from stowage_core.layout.directories import Ownership, Wanted, directories, make, ownership
+from stowage_core.layout.found import MountRule, Place, check_same_filesystem, find, find_all
+from stowage_core.layout.rules import resolve
 
 NOBODY = User("nobody", 65534, (65534,))
 OURS = Ownership("root", "root", 0o755, 0, 0)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from stowage_core.emptying import empty
-from stowage_core.measure import Scan, Usage
-from stowage_core.use_child import answer_of
+from stowage_core.trees.emptying import empty
+from stowage_core.trees.measure import Scan, Usage
+from stowage_core.use.child import answer_of
 
 NOBODY = 65534
 # What the largest file may be: ext4 holds 16 TiB less one block, the others 8 EiB less one byte.

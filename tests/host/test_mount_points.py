@@ -15,7 +15,7 @@ import pytest
 
 from stowage_core import mounts
 from stowage_core.errors import Refusal
-from stowage_core.mount_points import is_immutable, make_immutable, underneath
+from stowage_core.services.mount_points import is_immutable, make_immutable, underneath
 
 GETFLAGS, SETFLAGS = 0x80086601, 0x40086602
 

@@ -16,12 +16,16 @@ from typing import Any
 import pytest
 from copies_lab import Lab
 
-from stowage_core import drive_records, drives_host, grants, permissions, pins, records
+from stowage_core import records
 from stowage_core.differences import Differences
-from stowage_core.drives import check_lists
+from stowage_core.drives import grants, permissions
+from stowage_core.drives import host as drives_host
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import check_lists
+from stowage_core.drives.permissions import Missing, Permissions
 from stowage_core.errors import Refusal
-from stowage_core.permissions import Missing, Permissions
 from stowage_core.places import Places
+from stowage_core.runs import pins
 
 OWNER = Permissions(uid=1000, gid=1001, mode=0o2750, apply=True, recursive=True)
 SECRET = "root's own"

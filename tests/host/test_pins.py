@@ -20,9 +20,11 @@ from typing import Any
 import pytest
 from copies_lab import Lab, process
 
-from stowage_core import copies, events, holders, locks, mounts, pins, records
+from stowage_core import events, locks, mounts, records
+from stowage_core.copies import present as copies
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.records import RecordError
+from stowage_core.runs import holders, pins
 from stowaged import command
 
 

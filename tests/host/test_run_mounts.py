@@ -19,20 +19,16 @@ import pytest
 from copies_lab import HOST, process
 from runs_lab import RunLab, drive, refs
 
-from stowage_core import (
-    copies,
-    data_locations,
-    holders,
-    lasting_mounts,
-    mounts,
-    pins,
-    records,
-    run_mounts,
-    worker_drives,
-)
+from stowage_core import mounts, records
+from stowage_core.copies import present as copies
+from stowage_core.data_location import locations as data_locations
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
-from stowage_core.run_mounts import Worker
+from stowage_core.runs import drives as worker_drives
+from stowage_core.runs import holders, pins
+from stowage_core.runs import mounts as run_mounts
+from stowage_core.runs.mounts import Worker
+from stowage_core.services import lasting_mounts
 from stowaged import command
 
 NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]

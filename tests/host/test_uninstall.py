@@ -13,7 +13,7 @@ import pytest
 from copies_lab import Lab
 
 from stowage_core import records
-from stowage_core.data_locations import CONDEMNED, PENDING
+from stowage_core.data_location.locations import CONDEMNED, PENDING
 from stowage_core.differences import Differences
 from stowage_core.locks import try_lock
 

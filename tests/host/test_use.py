@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 from copies_lab import process
 
-from stowage_core import mounts, use, use_child, write_leases
-from stowage_core.use import InUse, Subject
+from stowage_core import mounts
+from stowage_core.eviction import write_leases
+from stowage_core.use import child as use_child
+from stowage_core.use import look as use
+from stowage_core.use.look import InUse, Subject
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from daemon_lab import Daemon, wait_for
 from use_lab import Service, as_who_looks
 
 from stowage_core import mounts
-from stowage_core.use import InUse, Subject
+from stowage_core.use.look import InUse, Subject
 from stowaged import use_service
 
 MIB = 1 << 20

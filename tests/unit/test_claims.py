@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stowage_core import claims, drive_records, records
+from stowage_core import claims, records
+from stowage_core.drives import recorded as drive_records
 from stowage_core.errors import Refusal
 from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.places import Places

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from stowage_core import copies, records
-from stowage_core.copies import CopyRecord
+from stowage_core import records
+from stowage_core.copies import present as copies
+from stowage_core.copies.present import CopyRecord
 from stowage_core.places import Places
 from stowage_core.records import RecordError
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stowage_core import copies, eviction, records
-from stowage_core.copies import Copy, CopyRecord
-from stowage_core.data_locations import DataLocation
-from stowage_core.eviction_plan import Settings as Limits
+from stowage_core import records
+from stowage_core.copies import present as copies
+from stowage_core.copies.present import Copy, CopyRecord
+from stowage_core.data_location.locations import DataLocation
+from stowage_core.eviction import evict as eviction
+from stowage_core.eviction.plan import Settings as Limits
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 from stowaged.evicting import terms

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stowage_core import mounts, records
-from stowage_core.data_locations import DataLocation
+from stowage_core.data_location.locations import DataLocation
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 from stowaged.children import Ending

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from stowage_core import measure_parts, mounts, records
-from stowage_core.measure import Usage
+from stowage_core import mounts, records
 from stowage_core.places import Places
+from stowage_core.trees import parts as measure_parts
+from stowage_core.trees.measure import Usage
 from stowaged import measuring
 from stowaged.declared import Target
 from stowaged.last_measured import record_path

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stowage_core import records
-from stowage_core.daemon_settings import problems_of
 from stowage_core.places import Places
+from stowage_core.services.daemon_settings import problems_of
 from stowaged.settings import Settings, SettingsError, load
 
 

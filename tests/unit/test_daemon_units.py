@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from ansible_collections.stowage.host.plugins.modules import daemon_service
-from stowage_core import daemon_settings, daemon_units, own_files
+from stowage_core import own_files
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.places import Places
+from stowage_core.services import daemon_settings, daemon_units
 from stowaged import use_service
 from stowaged.settings import Settings
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_locations, records
-from stowage_core.adoption import adopt_names
-from stowage_core.data_location_place import check_components, check_place
-from stowage_core.data_locations import DataLocation, NotThere, check_reported
+from stowage_core import records
+from stowage_core.data_location import locations as data_locations
+from stowage_core.data_location.adoption import adopt_names
+from stowage_core.data_location.locations import DataLocation, NotThere, check_reported
+from stowage_core.data_location.place import check_components, check_place
 from stowage_core.errors import Refusal, StowageError
-from stowage_core.lasting_mounts import LastingMounts
 from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.places import Places
+from stowage_core.services.lasting_mounts import LastingMounts
 
 
 def mount(number: int, point: str, fstype: str, options: tuple[str, ...] = ("rw",)) -> Mount:

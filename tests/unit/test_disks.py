@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sysfs import Sysfs, write
 
-from stowage_core.disks import HARD_DISK, IMAGE, NETWORK, NVME, RAID, SSD, UNKNOWN, Disks
+from stowage_core.facts.disks import HARD_DISK, IMAGE, NETWORK, NVME, RAID, SSD, UNKNOWN, Disks
 
 NVME_DISK = {"device/model": "SAMSUNG MZQL23T8HCLS-00A07", "device/transport": "pcie", "queue/rotational": "0"}
 SATA_SSD = {"device/vendor": "ATA", "device/model": "Micron_5300_MTFD", "queue/rotational": "0"}

@@ -12,12 +12,15 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.stowage.host.plugins.filter.drive_deletion import drive_deletion
-from stowage_core import drive_records, drives_host, holders, pins, records
+from stowage_core import records
 from stowage_core.differences import Differences
-from stowage_core.drives import check_lists
+from stowage_core.drives import host as drives_host
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal
-from stowage_core.pins import Pin
 from stowage_core.places import Places
+from stowage_core.runs import holders, pins
+from stowage_core.runs.pins import Pin
 
 PLACED: dict[str, Any] = {"metadata": {"name": "imagenet"}, "spec": {"sources": [{"node_scope": "placed"}]}}
 TOMBSTONE: dict[str, Any] = {"metadata": {"name": "imagenet"}, "state": "absent"}

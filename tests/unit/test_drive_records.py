@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_locations, drive_records, drives_host, mounts, records
+from stowage_core import mounts, records
+from stowage_core.data_location import locations as data_locations
 from stowage_core.differences import Differences
-from stowage_core.drive_records import Drive, Found, Holdings, merge
-from stowage_core.drives import check_drives, check_lists
+from stowage_core.drives import host as drives_host
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import check_drives, check_lists
+from stowage_core.drives.recorded import Drive, Found, Holdings, merge
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.places import Places
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core import drive_refs
-from stowage_core.drive_refs import DriveRef, parse, read, resolve
-from stowage_core.drives import Entry, check_drives
+from stowage_core.drives import refs as drive_refs
+from stowage_core.drives.declared import Entry, check_drives
+from stowage_core.drives.refs import DriveRef, parse, read, resolve
 from stowage_core.errors import Refusal
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core import drives
-from stowage_core.drives import Problems, check_drives, check_lists, check_name, split_copy_name
+from stowage_core.drives import declared as drives
+from stowage_core.drives.declared import Problems, check_drives, check_lists, check_name, split_copy_name
 from stowage_core.errors import Refusal
 
 PLACED = {"node_scope": "placed"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stowage_core.emptying import Emptied, empty, remove
+from stowage_core.trees.emptying import Emptied, empty, remove
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core.environment_file import parse, quote, render
 from stowage_core.errors import Refusal
+from stowage_core.layout.environment_file import parse, quote, render
 from stowage_core.own_files import is_ours
 
 AWKWARD = [

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core.copies import Copy, CopyRecord
-from stowage_core.drive_records import Drive
-from stowage_core.eviction_plan import DELETED, FULL, LIMIT, Plan, Settings, State, assess, plan
+from stowage_core.copies.present import Copy, CopyRecord
+from stowage_core.drives.recorded import Drive
+from stowage_core.eviction.plan import DELETED, FULL, LIMIT, Plan, Settings, State, assess, plan
 from stowage_core.sizes import Space
 
 NOW = 1_000_000.0

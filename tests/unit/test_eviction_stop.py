@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stowage_core import eviction_stop, records
-from stowage_core.data_locations import DataLocation
-from stowage_core.eviction_stop import Stop
+from stowage_core import records
+from stowage_core.data_location.locations import DataLocation
+from stowage_core.eviction import stop as eviction_stop
+from stowage_core.eviction.stop import Stop
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 from stowage_core.sizes import Space

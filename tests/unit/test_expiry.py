@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stowage_core.copies import Copy, CopyRecord
-from stowage_core.drive_records import Drive, Holdings, merge
-from stowage_core.drives import check_drives
-from stowage_core.eviction_plan import DELETED, EXPIRED, FULL, Plan, Settings, Victim, assess, duration, plan
+from stowage_core.copies.present import Copy, CopyRecord
+from stowage_core.drives.declared import check_drives
+from stowage_core.drives.recorded import Drive, Holdings, merge
+from stowage_core.eviction.plan import DELETED, EXPIRED, FULL, Plan, Settings, Victim, assess, duration, plan
 from stowage_core.sizes import Space
 
 NOW = 1_000_000.0

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from ansible_collections.stowage.host.plugins.modules import storage_facts
-from stowage_core import facts, networks
-from stowage_core.networks import Address, Nfs, RdmaPort
+from stowage_core.facts import networks
+from stowage_core.facts import report as facts
+from stowage_core.facts.networks import Address, Nfs, RdmaPort
 from stowage_core.places import Places
 
 RETURNED = yaml.safe_load(storage_facts.RETURN)["ansible_facts"]["contains"]["stowage_storage"]["contains"]

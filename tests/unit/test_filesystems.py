@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from sysfs import Sysfs, write
 
-from stowage_core import filesystems
-from stowage_core.disks import HARD_DISK, IMAGE, NETWORK, NVME, RAID, SSD, UNKNOWN, Disks
-from stowage_core.filesystems import Filesystem
+from stowage_core.facts import filesystems
+from stowage_core.facts.disks import HARD_DISK, IMAGE, NETWORK, NVME, RAID, SSD, UNKNOWN, Disks
+from stowage_core.facts.filesystems import Filesystem
 from stowage_core.mounts import Mount, parse
 from stowage_core.sizes import Space
 
@@ -309,12 +309,12 @@ def test_a_child_that_is_still_stuck_is_not_given_company(monkeypatch: pytest.Mo
 def test_a_child_that_stays_behind_holds_no_output_open(hanging: str) -> None:
     """Ansible waits until the module's output is closed by everyone."""
     code = (
-        "import time, os; from stowage_core import filesystems as f\n"
+        "import time, os; from stowage_core.facts import filesystems as f\n"
         "f._message = lambda point: time.sleep(5)\n"
         "f.os.kill = lambda *_: None  # a child that waits for a dead server may not die\n"
         "print(f.ask({f'{os.getpid()}:4': '/'}, 0.1), flush=True); os._exit(0)"
     )
-    core = Path(filesystems.__file__).parent
+    core = Path(filesystems.__file__).parents[1]
     with_path = f"import sys, importlib.util as u, types\n{_AS_PACKAGE.format(core=str(core))}\n{code}"
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", with_path], capture_output=True, text=True, check=True, timeout=10)

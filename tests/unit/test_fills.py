@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core import fills, records
-from stowage_core.data_locations import DataLocation
-from stowage_core.drive_records import Drive, record_mode
-from stowage_core.drives import check_drives
+from stowage_core import records
+from stowage_core.copies import fills
+from stowage_core.copies.fills import Record
+from stowage_core.data_location.locations import DataLocation
+from stowage_core.drives.declared import check_drives
+from stowage_core.drives.recorded import Drive, record_mode
 from stowage_core.errors import Refusal, StowageError
-from stowage_core.fills import Record
-from stowage_core.holders import start_time
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
+from stowage_core.runs.holders import start_time
 from stowage_core.sizes import Space
 from stowaged import container, sections, status
 from stowaged.container import Container, Engine, Tail

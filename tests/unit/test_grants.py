@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from stowage_core import drive_records, grants, mounts, records
-from stowage_core.drive_records import Drive, Holdings, merge
-from stowage_core.drives import Problems, check_drives
+from stowage_core import mounts, records
+from stowage_core.drives import grants
+from stowage_core.drives import recorded as drive_records
+from stowage_core.drives.declared import Problems, check_drives
+from stowage_core.drives.recorded import Drive, Holdings, merge
 from stowage_core.errors import Refusal
 from stowage_core.places import Places
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stowage_core.errors import Refusal
-from stowage_core.lasting_mounts import LastingMount, LastingMounts
 from stowage_core.mounts import Mount
+from stowage_core.services.lasting_mounts import LastingMount, LastingMounts
 
 PATH = "/mnt/nvme1/a/stowage"
 UNIT = "mnt-nvme1.mount"

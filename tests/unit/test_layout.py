@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core.errors import Refusal
-from stowage_core.layout import NAMES, check_apart, check_prefix, disagreements, moved, resolve
+from stowage_core.layout.rules import NAMES, check_apart, check_prefix, disagreements, moved, resolve
 from stowage_core.paths import overlap
 
 DEFAULTS = {

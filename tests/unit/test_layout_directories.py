@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from stowage_core.errors import Refusal
-from stowage_core.layout_directories import parse_mode, steps
+from stowage_core.layout.directories import parse_mode, steps
 
 
 @pytest.mark.parametrize(

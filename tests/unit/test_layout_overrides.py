@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stowage_core.errors import Refusal
-from stowage_core.layout import resolve
-from stowage_core.layout_overrides import for_all, parse
-from stowage_core.layout_places import MountRule
+from stowage_core.layout.found import MountRule
+from stowage_core.layout.overrides import for_all, parse
+from stowage_core.layout.rules import resolve
 
 
 def test_overrides() -> None:

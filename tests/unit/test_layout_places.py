@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from stowage_core.errors import Refusal
-from stowage_core.layout_places import MountRule
+from stowage_core.layout.found import MountRule
 
 
 def test_a_mount_point_implies_a_mount() -> None:

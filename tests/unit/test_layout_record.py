@@ -12,8 +12,8 @@ import pytest
 from stowage_core import records
 from stowage_core.differences import Differences
 from stowage_core.errors import StowageError
-from stowage_core.layout import NAMES
-from stowage_core.layout_record import load, note
+from stowage_core.layout.record import load, note
+from stowage_core.layout.rules import NAMES
 
 
 def test_no_layout_yet(tmp_path: Path) -> None:

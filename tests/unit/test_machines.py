@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stowage_core.errors import Refusal
-from stowage_core.machines import FABRIC, NVLINK, RACK, Machine, check_topology, machine
+from stowage_core.placement.machines import FABRIC, NVLINK, RACK, Machine, check_topology, machine
 
 PREFIX = "fec0:0000:0000:0001"
 DEFAULT = "fe80:0000:0000:0000"

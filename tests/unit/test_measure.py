@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core import measure_workers, syscalls
+from stowage_core import syscalls
 from stowage_core.errors import StowageError
-from stowage_core.inode_set import InodeSet
-from stowage_core.measure import Scan, Usage
-from stowage_core.pace import Pace, Pacer, Rate
-from stowage_core.walk import Walk
+from stowage_core.trees import workers as measure_workers
+from stowage_core.trees.inode_set import InodeSet
+from stowage_core.trees.measure import Scan, Usage
+from stowage_core.trees.pace import Pace, Pacer, Rate
+from stowage_core.trees.walk import Walk
 
 
 def expected(path: Path) -> Usage:
@@ -99,7 +100,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
             raise OSError(number, os.strerror(number))
         return real(fd, name)
 
-    monkeypatch.setattr("stowage_core.walk.open_beneath", refuse)
+    monkeypatch.setattr("stowage_core.trees.walk.open_beneath", refuse)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

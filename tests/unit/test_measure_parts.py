@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from stowage_core import walk
-from stowage_core.measure import Scan, Usage
-from stowage_core.measure_parts import Names, measure_parts
 from stowage_core.syscalls import open_beneath
+from stowage_core.trees import walk
+from stowage_core.trees.measure import Scan, Usage
+from stowage_core.trees.parts import Names, measure_parts
 
 
 def alone(path: Path) -> Usage:

@@ -8,10 +8,10 @@ import pytest
 
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal
-from stowage_core.lasting_mounts import LastingMounts
-from stowage_core.mount_dependencies import Tying
 from stowage_core.mounts import Mount
-from stowage_core.systemd_units import Properties, Systemctl
+from stowage_core.services.lasting_mounts import LastingMounts
+from stowage_core.services.mount_dependencies import Tying
+from stowage_core.services.systemd_units import Properties, Systemctl
 
 SERVICE = "worker.service"
 PATH = "/mnt/nvme1/data"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core.mount_renderings import docker, kubernetes
+from stowage_core.runs.renderings import docker, kubernetes
 
 
 def mount(source: str = "/run/stowage/pins/r/1", target: str = "/data", **more: Any) -> dict[str, Any]:

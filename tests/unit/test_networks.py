@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sysfs import write
 
-from stowage_core import networks
-from stowage_core.networks import Address
+from stowage_core.facts import networks
+from stowage_core.facts.networks import Address
 
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 LINK_LOCAL = "fe80:0000:0000:0000:b83f:d203:00ab:cdef"

@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 
-from stowage_core import data_locations, drive_records, holders, objects, records
+from stowage_core import records
+from stowage_core.data_location import locations as data_locations
+from stowage_core.drives import recorded as drive_records
+from stowage_core.facts import objects
+from stowage_core.facts.objects import Objects
 from stowage_core.mounts import Mount, parse
-from stowage_core.objects import Objects
 from stowage_core.owner import Mark
-from stowage_core.pins import Pin, Use
 from stowage_core.places import Places
+from stowage_core.runs import holders
+from stowage_core.runs.pins import Pin, Use
 
 MOUNTS = parse(
     b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"

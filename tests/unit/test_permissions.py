@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from stowage_core import drive_sources, mounts, permissions
+from stowage_core import mounts
 from stowage_core.differences import Differences
-from stowage_core.drive_records import Drive, Holdings, merge
-from stowage_core.drives import check_drives
+from stowage_core.drives import permissions
+from stowage_core.drives import sources as drive_sources
+from stowage_core.drives.declared import check_drives
+from stowage_core.drives.permissions import Missing, Permissions
+from stowage_core.drives.recorded import Drive, Holdings, merge
 from stowage_core.errors import Refusal
-from stowage_core.permissions import Missing, Permissions
 
 
 def drive(name: str, source: dict[str, Any], **declared: Any) -> Drive:

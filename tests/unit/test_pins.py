@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core import holders, pins, records
+from stowage_core import records
 from stowage_core.errors import Refusal
-from stowage_core.pins import LEASED, RESERVED, Pin, Use
 from stowage_core.places import Places
 from stowage_core.records import RecordError
+from stowage_core.runs import holders, pins
+from stowage_core.runs.pins import LEASED, RESERVED, Pin, Use
 
 USE = Use("ml", "a", 0, "", "", "ReadOnly", "/data")
 PIN = Pin("run-1", 1, "w0", *USE, RESERVED, 1000.0, holders.boot_id(), 900.0)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core import drive_refs
-from stowage_core.drive_refs import Wanted
-from stowage_core.drives import check_drives
-from stowage_core.machines import Machine, machine
-from stowage_core.placement import Placement, holders, place
+from stowage_core.drives import refs as drive_refs
+from stowage_core.drives.declared import check_drives
+from stowage_core.drives.refs import Wanted
+from stowage_core.placement.decision import Placement, holders, place
+from stowage_core.placement.machines import Machine, machine
 
 GB = 10**9
 WORKSPACE = "ml"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stowage_core.places import Places
-from stowage_core.restarts import Restarts
+from stowage_core.services.restarts import Restarts
 
 
 def test_restarts_are_kept_until_they_are_done(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.own_files import is_ours
-from stowage_core.systemd_units import (
+from stowage_core.services.systemd_units import (
     Systemctl,
     escape_path,
     mount_unit,

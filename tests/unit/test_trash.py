@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core.eviction_plan import REASONS, Victim
-from stowage_core.trash import entry_of, parsed
+from stowage_core.copies.trash import entry_of, parsed
+from stowage_core.eviction.plan import REASONS, Victim
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -32,7 +32,7 @@ def name_of(path: Path) -> str:
 
 
 def target_side() -> list[str]:
-    return [name_of(path) for top in TARGET_SIDE for path in sorted((REPOSITORY / top).glob("*.py"))]
+    return [name_of(path) for top in TARGET_SIDE for path in sorted((REPOSITORY / top).rglob("*.py"))]
 
 
 def roles() -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ansible_collections.stowage.host.plugins.modules import uninstall
-from stowage_core import daemon_units
 from stowage_core.differences import Differences
 from stowage_core.places import Places
+from stowage_core.services import daemon_units
 
 
 class Module:

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core import mounts, use_exports, use_mounts
-from stowage_core.use import Subject, _exports, _named
-from stowage_core.use_mounts import Overlay, View, layer_paths, place_in_filesystem
+from stowage_core import mounts
+from stowage_core.use import exports as use_exports
+from stowage_core.use import mounts as use_mounts
+from stowage_core.use.look import Subject, _exports, _named
+from stowage_core.use.mounts import Overlay, View, layer_paths, place_in_filesystem
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core.errors import StowageError
-from stowage_core.use import Subject
-from stowage_core.use_child import NoAnswerError, answer_from, progress, tell_answer
+from stowage_core.use.child import NoAnswerError, answer_from, progress, tell_answer
+from stowage_core.use.look import Subject
 from stowaged import use_service
 
 NAMES = st.text(max_size=20)

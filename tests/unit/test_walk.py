@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from stowage_core import syscalls
-from stowage_core import walk as walk_file
-from stowage_core.emptying import empty
-from stowage_core.walk import Problem, Walk
+from stowage_core.trees import walk as walk_file
+from stowage_core.trees.emptying import empty
+from stowage_core.trees.walk import Problem, Walk
 
 
 @contextmanager

@@ -1,0 +1,292 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``spec.permissions`` of a drive: making a source's directory, and giving it, or all below it, an owner and a mode.
+
+Everything goes by descriptors, as root in directories that workers write to: no symbolic link is followed, no mount
+entered, and nothing but directories is opened. What a descriptor is, is looked at before its owner is changed, never
+what a name was a moment ago. Left as they are, and told:
+
+- what has several hard links, for the others may be outside: whoever can make links could have any file of the
+  filesystem given away. That all are inside cannot be proven while workers can move them;
+- devices, which would give their new owner a disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import Refusal, printable
+from ..mounts import read as read_mounts
+from ..paths import is_within, resolve
+from ..places import Places
+from ..services.lasting_mounts import LastingMounts
+from ..syscalls import DIRECTORY, change_owner, open_beneath
+from ..trees.tally import FirstProblems
+from ..trees.walk import Directory, Problem, Walk
+from . import grants, host_paths
+from .declared import SCRATCH
+from .recorded import Drive
+
+_NEW_MODE = 0o755
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What a drive's spec says; None is as it is, and root's 0755 when a directory is made."""
+
+    create: bool = False
+    uid: int | None = None
+    gid: int | None = None
+    mode: int | None = None
+    apply: bool = False
+    """Whether a directory that is there gets them too, and not only one that is made."""
+    recursive: bool = False
+    """Whether that goes for everything below: the owner, and of directories the mode."""
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Permissions:
+        """Return the permissions in a checked *spec*."""
+        value = spec.get("permissions") or {}
+        mode = value.get("dir_mode")
+        return cls(
+            bool(value.get("create")),
+            value.get("owner_uid"),
+            value.get("owner_gid"),
+            None if mode is None else int(mode, 8),
+            bool(value.get("apply")),
+            bool(value.get("recursive")),
+        )
+
+    @property
+    def of_new(self) -> Permissions:
+        """The same for a directory that is made."""
+        uid, gid = self.uid or 0, self.gid or 0
+        return Permissions(True, uid, gid, _NEW_MODE if self.mode is None else self.mode, True, False)
+
+    def owner_differs(self, status: os.stat_result) -> bool:
+        return self.uid not in (None, status.st_uid) or self.gid not in (None, status.st_gid)
+
+    def mode_differs(self, status: os.stat_result) -> bool:
+        return self.mode not in (None, stat.S_IMODE(status.st_mode))
+
+    def shown(self, status: os.stat_result | None = None) -> dict[str, str]:
+        """Return what is declared of owner and mode or, of the same, what *status* has."""
+        uid, gid, mode = self.uid, self.gid, self.mode
+        if status is not None:
+            uid, gid, mode = status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
+        found = {}
+        if self.uid is not None:
+            found["owner_uid"] = str(uid)
+        if self.gid is not None:
+            found["owner_gid"] = str(gid)
+        if self.mode is not None:
+            found["dir_mode"] = f"{mode:04o}"
+        return found
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What had another owner or mode, and was changed unless that was only to be predicted."""
+
+    top: bool = False
+    below: int = 0
+    left: tuple[str, ...] = ()
+    """What is left as it is below, and why; one line each."""
+
+
+def apply(fd: int, wanted: Permissions, shown: str, *, predict: bool = False) -> Applied:
+    """Give the directory open at *fd*, and what is below it where that is wanted, its owner and mode.
+
+    :param shown: the directory's path, for messages
+    :raises Refusal: when the directory itself cannot be given them
+    """
+    try:
+        top = _directory(fd, os.fstat(fd), wanted, predict)
+    except OSError as error:
+        rule = f"its owner and mode cannot be set ({error.strerror})"
+        raise Refusal(shown, rule, "its filesystem must let root do that, or take apply out") from error
+    if not wanted.recursive:
+        return Applied(top)
+    problems = FirstProblems()
+    walk = Walk(fd, problems.add, prefix=shown)
+    below = 0
+    for directory in walk:
+        if walk.depth:
+            try:
+                below += _directory(directory.fd, directory.status, wanted, predict)
+            except OSError as error:
+                walk.problem(error)
+        below += _files(directory, walk, wanted, problems, predict)
+    return Applied(top, below, problems.texts())
+
+
+def apply_declared(fd: int, drive: Drive, shown: str) -> None:
+    """Give the directory open at *fd*, a source or copy of *drive*, what is declared for one that is there already."""
+    wanted = Permissions.of(drive.spec or {})
+    if wanted.apply:
+        apply(fd, wanted, shown)
+
+
+def _directory(fd: int, status: os.stat_result, wanted: Permissions, predict: bool) -> bool:
+    owner, mode = wanted.owner_differs(status), wanted.mode_differs(status)
+    if owner and not predict:
+        os.fchown(fd, _id(wanted.uid), _id(wanted.gid))
+    if (mode or owner) and wanted.mode is not None and not predict:
+        os.fchmod(fd, wanted.mode)  # after the owner, whose change may take bits away
+    return owner or mode
+
+
+def _files(directory: Directory, walk: Walk, wanted: Permissions, problems: FirstProblems, predict: bool) -> int:
+    changed = 0
+    for entry in directory.files():
+        try:
+            if wanted.owner_differs(entry.stat(follow_symlinks=False)):
+                changed += _file(directory.fd, entry.name, walk, wanted, problems, predict)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            walk.problem(error, entry.name)
+    return changed
+
+
+def _file(dir_fd: int, name: str, walk: Walk, wanted: Permissions, problems: FirstProblems, predict: bool) -> bool:
+    try:
+        fd = open_beneath(dir_fd, os.fsencode(name), os.O_PATH)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        walk.skipped(name)
+        return False
+    try:
+        status = os.fstat(fd)
+        why = _untouchable(status)
+        if why:
+            problems.add(Problem(walk.path(name), why))
+        if why or not wanted.owner_differs(status):
+            return False
+        if not predict:
+            change_owner(fd, _id(wanted.uid), _id(wanted.gid))
+        return True
+    finally:
+        os.close(fd)
+
+
+def _untouchable(status: os.stat_result) -> str:
+    if stat.S_ISDIR(status.st_mode):
+        return "was replaced by a directory while it was visited"
+    if stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode):
+        return "a device keeps its owner"
+    if status.st_nlink > 1:
+        return f"keeps its owner: it has {status.st_nlink} hard links, which may be elsewhere too"
+    return ""
+
+
+def _id(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+# -- Sources
+
+
+class Missing(Refusal):
+    """A source's directory is not there, and is not to be made, or not where it would be."""
+
+
+@contextmanager
+def opened_source(
+    drive: Drive, path: str, granted: Sequence[str], make: Permissions | None = None
+) -> Iterator[tuple[int, bool]]:
+    """Open the directory that source *path* of *drive* leads to, within *granted*, and say whether it was made now.
+
+    :param make: with which owner and mode it is made when it is missing; None: not at all
+    :raises Missing: when it is not there, or is not to be made where it would be
+    """
+    with host_paths.opened(path, f"drive {drive.workspace}/{drive.name}") as found:
+        grants.check_place(drive, path, granted, found.path)
+        _check_mounted(drive, found)
+        if not found.missing:
+            fd = os.open(".", DIRECTORY, dir_fd=found.fd)
+        else:
+            _check_makeable(drive, path, granted, found, make)
+            fd = _made(found, make or Permissions())
+        try:
+            grants.check_opened(drive, path, granted, fd)
+            yield fd, bool(found.missing)
+        finally:
+            os.close(fd)
+
+
+def check_source(drive: Drive, path: str, granted: Sequence[str], make: Permissions | None) -> None:
+    """Refuse a source that is missing, unless it could be made; nothing is made."""
+    with host_paths.opened(path, f"drive {drive.workspace}/{drive.name}") as found:
+        grants.check_place(drive, path, granted, found.path)
+        _check_mounted(drive, found)
+        if found.missing:
+            _check_makeable(drive, path, granted, found, make)
+
+
+@contextmanager
+def prepared_source(places: Places, drive: Drive, index: int) -> Iterator[int]:
+    """Open source *index* of *drive* on this host, within what is granted, as a worker is to have it.
+
+    Scratch is made when it is missing, any other kind where ``permissions.create`` says so.
+
+    :raises Refusal: when it is not there, leads elsewhere, or cannot have its owner and mode
+    """
+    spec = drive.spec or {}
+    source, wanted = spec["sources"][index], Permissions.of(spec)
+    make = wanted.of_new if wanted.create or source["node_scope"] == SCRATCH else None
+    with opened_source(drive, source["path"], grants.load(places, drive.workspace), make) as (fd, made):
+        if wanted.apply and not made:
+            apply(fd, wanted, source["path"])
+        yield fd
+
+
+def _check_mounted(drive: Drive, found: host_paths.Found) -> None:
+    for one in LastingMounts.read().missing(found.path, read_mounts()):
+        raise Missing(f"drive {drive.workspace}/{drive.name}", one.missing, one.remedy)
+
+
+def _check_makeable(
+    drive: Drive, path: str, granted: Sequence[str], found: host_paths.Found, make: Permissions | None
+) -> None:
+    """Refuse a missing source, unless it may be made: in what is granted, or in the directory that has just that.
+
+    When more than that is missing, a disk is not mounted.
+    """
+    shown, rule = f"drive {drive.workspace}/{drive.name}", f"its source {printable(path)} is not there"
+    if make is None:
+        raise Missing(shown, rule, "make it, or have it made with spec.permissions.create")
+    there = os.readlink(f"/proc/self/fd/{found.fd}")
+    floors = [os.path.dirname(resolve(one)) for one in granted if is_within(path, one)]
+    if not any(is_within(there, floor) for floor in floors):
+        missing = printable(os.path.join(there, found.missing[0]))
+        raise Missing(
+            shown, f"{rule}: there is no {missing}, which is above what is granted", "mount its disk, or make it"
+        )
+
+
+def _made(found: host_paths.Found, wanted: Permissions) -> int:
+    """Make what is missing and open the last of it; nobody but root can enter one before it is what it is to be."""
+    above = os.dup(found.fd)
+    for number, name in enumerate(found.missing, 1):
+        try:
+            os.mkdir(name, 0o700, dir_fd=above)
+            fd = os.open(name, DIRECTORY, dir_fd=above)
+        finally:
+            os.close(above)
+        above = fd
+        try:
+            last = number == len(found.missing)
+            _directory(fd, os.fstat(fd), wanted if last else Permissions().of_new, False)
+        except BaseException:
+            os.close(fd)
+            raise
+    return above

@@ -1,0 +1,74 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The kernel's own word that nobody has a regular file open: it grants a write lease on nothing else.
+
+This sees what /proc cannot show: open files in flight over sockets, those of io_uring, loop devices, swap files, and
+opens through other mounts, overlays or NFS. It says nothing about directories, nor about files that were opened with
+O_PATH only: these do not count as open.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+
+from ..syscalls import open_beneath
+from ..trees.walk import Problem, Walk
+from ..use.child import NoAnswerError, answer_of, nothing, progress
+
+DEADLINE_S = 60.0
+_REFUSED = (errno.EAGAIN, errno.EBUSY, errno.ETXTBSY)
+
+
+def open_file(root_fd: int, deadline_s: float = DEADLINE_S, alive: Callable[[], None] = nothing) -> str:
+    """Return the first regular file at or below *root_fd* that somebody may have open, as a reason; "" when none has.
+
+    It may take as long as it goes on: without any progress for *deadline_s* seconds there is no answer.
+    Files that another link outside names are asked as well: who has such a link open has the file open.
+    """
+    try:
+        return str(answer_of(lambda: _first_refusal(root_fd), deadline_s, alive))
+    except NoAnswerError as error:
+        return f"could not be determined: write leases: {error}"
+
+
+def _first_refusal(root_fd: int) -> str:
+    problems: list[Problem] = []
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    walk = Walk(open_beneath(root_fd, b"."), problems.append)
+    for directory in walk:
+        progress()
+        for entry in directory.files():
+            progress()
+            if entry.is_file(follow_symlinks=False):
+                reason = _refusal(directory.fd, os.fsencode(entry.name))
+                if reason:
+                    return f"{walk.path(entry.name)} {reason}"
+        if problems:
+            return f"could not be determined: {problems[0]}"
+    return f"could not be determined: {problems[0]}" if problems else ""
+
+
+def _refusal(dir_fd: int, name: bytes) -> str:
+    # O_NONBLOCK: another holder's lease must not make this wait, nor a FIFO that has taken the file's place.
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return "is open in some process: another lease is held on it"
+        return f"cannot be opened: {error.strerror}"
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return "was replaced while it was looked at"
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return "is open somewhere: the kernel refuses a write lease on it"
+        return f"has no write lease: {error.strerror}; the kernel or its filesystem must grant leases"
+    finally:
+        os.close(fd)
+    return ""

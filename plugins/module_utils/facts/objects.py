@@ -1,0 +1,305 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that Stowage has on a host, read for a report: what cannot be read is a problem to tell, not an end.
+
+Nothing is asked of a filesystem that other hosts see too; what the daemon last found out about it is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from .. import claims, records
+from ..copies import fills
+from ..data_location import locations as data_locations
+from ..data_location.locations import Contents, DataLocation
+from ..drives import recorded as drive_records
+from ..drives.recorded import Drive
+from ..errors import StowageError, one_line, printable
+from ..mounts import Mount, is_shared, of_path
+from ..owner import Registry
+from ..places import Places
+from ..runs import pins
+from ..runs.pins import Pin
+from ..sizes import Space
+
+Report = dict[str, Any]
+Value = TypeVar("Value")
+
+_MEASURED = ("bytes", "files", "complete", "measured")
+"""A measurement; null for what has not been measured, or is measured by another host."""
+_UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
+
+
+class Objects:
+    """Reads the objects of one host."""
+
+    def __init__(self, places: Places, mounts: Sequence[Mount], units: Sequence[str] = _UNITS) -> None:
+        self._places = places
+        self._mounts = mounts
+        self._units = units
+        self.problems: list[str] = []
+        """What could not be read, or is not as it was declared: one line each."""
+        self._taken: dict[str, str] | None = None
+
+    def read(self) -> Report:
+        """Return all objects by kind; see RETURN of the module ``storage_facts``."""
+        location = self._try(lambda: data_locations.load(self._places), None)
+        former: list[DataLocation] = self._try(lambda: data_locations.load_former(self._places), [])
+        found: Contents | None = None
+        report: Report | None = None
+        if location is not None:
+            report, found = self._data_location(location)
+        copies = self._copies(found)
+        if report is not None:
+            report["used_bytes"] = _sum(copies)
+        leases = self._leases()
+        return {
+            "layout": self._layout(),
+            "data_location": report,
+            "former_data_locations": [{"path": one.path, "left": one.left} for one in former],
+            "drives": self._drives(pins.used_by(leases)),
+            "copies": copies,
+            "fills": self._fills(),
+            "leases": [self._lease(pin) for pin in leases],
+            "eviction": self._eviction(),
+            "daemon": self._daemon(),
+        }
+
+    def in_the_way(self, folder: str) -> str | None:
+        """Return what is taken on this host and would be in the way of a data location at *folder*."""
+        if self._taken is None:
+            nothing: dict[str, str] = {}
+            self._taken = self._try(self._read_taken, nothing)
+        # The folder of a data location may be chosen again.
+        again = self._taken.get(folder, "").endswith("data location")
+        taken = {path: what for path, what in self._taken.items() if not (again and path == folder)}
+        found = claims.overlapping(folder, taken, self._mounts)
+        return None if found is None else found[1].replace("the storage layout's ", "").rstrip(",")
+
+    def _read_taken(self) -> dict[str, str]:
+        lists = [drive_records.record_path(self._places, one) for one in drive_records.workspaces(self._places)]
+        hosts = {str((records.read(path) or {}).get("host")) for path in lists}
+        taken = claims.of_layout(self._places)
+        for host in hosts:
+            taken.update(claims.of_drives(self._places, host))
+        return {**taken, **claims.of_stowage(self._places, Registry(self._places).all())}
+
+    def _try(self, read: Callable[[], Value], otherwise: Value) -> Value:
+        try:
+            return read()
+        except StowageError as error:
+            self.problems.append(str(error))
+        except OSError as error:
+            self.problems.append(one_line(error))
+        return otherwise
+
+    def _record(self, path: str) -> Mapping[str, Any]:
+        """Return a record, empty when there is none or it cannot be read."""
+        return self._try(lambda: records.read(path), None) or {}
+
+    # -- The data location and its copies
+
+    def _data_location(self, location: DataLocation) -> tuple[Report, Contents | None]:
+        """Return the report on the data location, and what is in it (None: cannot be looked at)."""
+        report: Report = {
+            "path": location.path,
+            "max_bytes": location.max_bytes,
+            "host": location.host,
+            "identity": location.identity,
+            "filesystem": location.filesystem.to_json(),
+            "available": False,
+            "size_bytes": None,
+            "free_bytes": None,
+            "reserved_bytes": self._try(lambda: fills.reserved_bytes(self._places, location), None),
+            "strangers": None,
+        }
+        mount = of_path(location.path, self._mounts)
+        if is_shared(mount.fstype):
+            self.problems.append(f"data location {location.path}: a shared filesystem ({mount.fstype}) is there now")
+            return report, None
+        fd = self._try(lambda: data_locations.open_verified(location, self._mounts), None)
+        if fd is None:
+            return report, None
+        try:
+            space = Space.of(fd)
+            report.update(available=True, size_bytes=space.size, free_bytes=space.avail)
+            found = self._try(lambda: data_locations.contents(fd, location), None)
+            if found is not None:
+                report["strangers"] = [printable(path) for path in found.strangers]
+            return report, found
+        finally:
+            os.close(fd)
+
+    def _copies(self, contents: Contents | None) -> dict[str, Report]:
+        """Return the copies that are in the data location, and those that only a record remembers."""
+        found = {}
+        measured = {name: self._record(path) for name, path in _records(self._places.copies_dir).items()}
+        held = contents.copies if contents is not None else ()
+        aside = {one.mark.name: one.mark.identity for one in held if one.aside}
+        present = {one.mark.name: one.mark.identity for one in held if not one.aside}
+        here = {**aside, **present}
+        for name in sorted({*measured, *here}):
+            record = measured.get(name, {})
+            identity = here.get(name, record.get("identity"))
+            if record.get("identity") != identity:
+                record = {}  # of an earlier copy of that name
+            found[printable(name)] = {
+                "present": None if contents is None else name in present,
+                "aside": None if contents is None else name in aside,
+                "workspace": record.get("workspace", name.partition(".")[0]),
+                "drive": record.get("drive", name.partition(".")[2]),
+                "identity": identity,
+                "allocated": record.get("allocated"),
+                "last_used": record.get("last_used"),
+                **{field: record.get(field) for field in _MEASURED},
+            }
+        return found
+
+    def _fills(self) -> dict[str, Report]:
+        """Return the fills that are under way or have failed since the host was started, by copy."""
+        found: list[fills.Record] = self._try(lambda: fills.load_all(self._places), [])
+        fields = ("state", "failures", "message", "since", "written_bytes", "reserved_bytes")
+        return {
+            printable(one.copy): {field: getattr(one, field) for field in fields}
+            for one in found
+            if one.at_work or one.state == fills.FAILED
+        }
+
+    # -- What is declared
+
+    def _layout(self) -> Report | None:
+        value = self._record(self._places.layout_json)
+        if not value:
+            return None
+        known = {one["location"]: one for one in self._state("locations")}
+        return {
+            "root": value.get("root"),
+            "volume_root": value.get("volume_root"),
+            "environment_prefix": value.get("environment_prefix"),
+            "locations": {
+                name: self._location(name, one, known.get(name, {}))
+                for name, one in sorted(value.get("locations", {}).items())
+            },
+        }
+
+    def _location(self, name: str, declared: Mapping[str, Any], known: Mapping[str, Any]) -> Report:
+        return {
+            "path": declared.get("path"),
+            "override": declared.get("override", False),
+            "mount": printable(of_path(str(declared.get("path")), self._mounts).point),
+            "mounted": self._mounted(declared),
+            **{field: known.get(field) for field in _MEASURED},
+        }
+
+    def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
+        """Return whether something is mounted where the location says there must be; None where it does not say."""
+        point = declared.get("mount_point")
+        if not declared.get("require_mount") or not point:
+            return None
+        return any(mount.point == point for mount in self._mounts)
+
+    def _drives(self, users: Mapping[tuple[str, str], list[str]]) -> dict[str, list[Report]]:
+        """Return the drives by workspace: what tells them apart, and what is known of their sources."""
+        workspaces: list[str] = self._try(lambda: drive_records.workspaces(self._places), [])
+        known = {(one["workspace"], one["drive"], one["source"]): one for one in self._state("drives")}
+        return {
+            workspace: [
+                {**_drive(drive, known), "used_by": users.get((workspace, drive.name), [])}
+                for drive in self._load(workspace)
+            ]
+            for workspace in workspaces
+        }
+
+    def _load(self, workspace: str) -> list[Drive]:
+        return self._try(lambda: drive_records.load(self._places, workspace), None) or []
+
+    # -- What is going on
+
+    def _leases(self) -> list[Pin]:
+        nothing: tuple[list[Pin], list[records.RecordError]] = ([], [])
+        found, problems = self._try(lambda: pins.readable(self._places), nothing)
+        self.problems += map(str, problems)
+        return found
+
+    def _lease(self, pin: Pin) -> Report:
+        fields = ("run", "number", "worker", "workspace", "drive", "source", "source_path", "copy", "sub_path", "mode")
+        report = {field: getattr(pin, field) for field in (*fields, "target", "state", "deadline", "created")}
+        return {**report, "path": pin.path(self._places), "ended": pins.stale(pin)}
+
+    def _eviction(self) -> Report | None:
+        """Return what the daemon last planned to remove, and what keeps the copies of deleted drives; None: unknown."""
+        section = self._record(os.path.join(self._places.state_dir, "evictions.json"))
+        fields = (
+            "mode",
+            "plan",
+            "plan_made",
+            "blocked",
+            "reason",
+            "why",
+            "waiting",
+            "aside",
+            "removed",
+            "removed_bytes",
+        )
+        return {field: section.get(field) for field in fields} if section else None
+
+    def _daemon(self) -> Report:
+        """Return whether the daemon is installed, and how long ago it ended a cycle since the host was started."""
+        last = self._record(os.path.join(self._places.state_dir, "cycle.json")).get("time")
+        age = None if last is None else round(max(0.0, time.time() - last), 1)
+        return {"installed": any(os.path.exists(unit) for unit in self._units), "last_cycle_age_s": age}
+
+    def _state(self, section: str) -> list[Mapping[str, Any]]:
+        """Return what the daemon last wrote in *section*; nothing when it has not run since the host was started."""
+        found: list[Mapping[str, Any]] = self._record(os.path.join(self._places.state_dir, f"{section}.json")).get(
+            section, []
+        )
+        return found
+
+
+def _drive(drive: Drive, known: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Report:
+    spec = drive.spec or {}
+    fields = ("available", "answers", *_MEASURED)
+    sources = []
+    for index, source in enumerate(spec.get("sources", [])):
+        found = known.get((drive.workspace, drive.name, index), {})
+        sources.append(
+            {
+                "node_scope": source.get("node_scope", ""),
+                "node": source.get("node", ""),
+                "path": source.get("path", ""),
+                **{field: found.get(field) for field in fields},
+            }
+        )
+    return {
+        "name": drive.name,
+        "identity": drive.identity,
+        "state": drive.state,
+        "evictable": drive.evictable,
+        "size_hint_bytes": spec.get("size_hint_bytes", 0),
+        "sources": sources,
+    }
+
+
+def _sum(copies: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """Return the allocated bytes of all copies; None while one of them has not been measured: unknown is not zero."""
+    sizes = [copy["allocated"] for copy in copies.values() if copy["present"] is not False or copy["aside"]]
+    return None if None in sizes else sum(sizes)
+
+
+def _records(directory: str) -> dict[str, str]:
+    """Return the paths of the records in *directory* by name."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return {}
+    return {
+        name[: -len(".json")]: os.path.join(directory, name)
+        for name in names
+        if name.endswith(".json") and not name.startswith(".")
+    }

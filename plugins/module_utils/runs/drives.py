@@ -1,0 +1,266 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a drive is on this host, for a worker that is to have it: whether it can, what it waits for, and taking it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .. import claims, selinux
+from .. import mounts as mount_table
+from ..answers import check_answers
+from ..copies import fills
+from ..copies import present as copies
+from ..data_location import locations as data_locations
+from ..data_location.locations import DataLocation
+from ..drives import grants, host_paths, network_mounts, permissions
+from ..drives import recorded as drive_records
+from ..drives.declared import ON_ONE_MACHINE, PLACED, SCRATCH, SHARED
+from ..drives.network_mounts import BOUND, NetworkMount
+from ..drives.permissions import Permissions
+from ..drives.recorded import Drive
+from ..drives.refs import DriveRef
+from ..errors import Refusal, printable
+from ..mounts import is_shared
+from ..owner import Registry
+from ..paths import is_within
+from ..places import Places
+from ..services.lasting_mounts import LastingMounts
+from ..syscalls import DIRECTORY
+from . import pins
+from .pins import READ_ONLY, Pin, Use
+
+
+class Look(NamedTuple):
+    """What stands between a worker and its drive."""
+
+    waits: str = ""
+    """What it has to wait for; empty for nothing."""
+    makes: str = ""
+    """What is made when it is taken; empty for nothing."""
+    starts: str = ""
+    """The unit that has to be started so that the wait comes to an end; empty for none."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of a drive as a worker of this host is to have it. Its defaults are filled in."""
+
+    places: Places
+    host: str
+    drive: Drive
+    ref: DriveRef
+
+    @property
+    def name(self) -> str:
+        return f"drive {self.drive.name}"
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        source: dict[str, Any] = (self.drive.spec or {})["sources"][self.ref.source_index]
+        return source
+
+    @property
+    def scope(self) -> str:
+        return str(self.declared["node_scope"])
+
+    @property
+    def read_only(self) -> bool:
+        return self.ref.mode == READ_ONLY
+
+    @property
+    def network_mount(self) -> NetworkMount | None:
+        """The network mount that it is reached through; None when it is on this host, or on every one."""
+        if self.scope != ON_ONE_MACHINE or self.declared["node"] == self.host:
+            return None
+        return network_mounts.find(self.places, self.drive.workspace, self.drive.name, self.ref.source_index)
+
+    @property
+    def path(self) -> str:
+        """Where it is on this host; empty for a copy, or while it is not mounted here."""
+        mount = self.network_mount
+        return mount.path if mount is not None else "" if self.scope == PLACED else str(self.declared["path"])
+
+    @property
+    def use(self) -> Use:
+        below = "/".join(part for part in (self.drive.path, self.ref.sub_path) if part)
+        return Use(
+            self.drive.workspace,
+            self.drive.name,
+            self.ref.source_index,
+            self.path,
+            below,
+            self.ref.mode,
+            self.ref.mount_path,
+        )
+
+    # -- Looking
+
+    def look(self) -> Look:
+        """Return what stands between the worker and the drive; nothing is made.
+
+        :raises Refusal: when the drive cannot be had on this host
+        """
+        eligible = self.declared["eligible_nodes"]
+        if eligible and self.host not in eligible:
+            raise Refusal(self.name, f"source {self.ref.source_index} is not usable from machine {self.host}")
+        if self.scope == PLACED:
+            return self._look_at_copy()
+        mount = self.network_mount
+        if mount is not None:
+            node = self.declared["node"]
+            if (self.drive.spec or {})["transport"] == "Local":
+                rule = f"source {self.ref.source_index} is local to machine {node} and its transport is Local"
+                raise Refusal(self.name, rule)
+            if mount.state != BOUND:
+                return Look(f"waiting for {self.drive.name} to be mounted from {node} ({mount.state})")
+        with self._found() as found:
+            if found.missing:
+                self._check_missing(found)
+                self._check_sub_path_of_new()
+                return Look(makes=f"the directory {printable(found.path)}")
+            os.close(self._open_found(found))
+        return Look()
+
+    def _look_at_copy(self) -> Look:
+        location = self._location()
+        name = self.drive.copy_name
+        drive = drive_records.find_placed(self.places, name, self.host)
+        location_fd = data_locations.open_verified(location)
+        try:
+            with copies.existing(location_fd, location, name, drive.identity, drive.path) as folder:
+                fill = fills.look(self.places, location_fd, location, drive)
+                if not fill.usable:
+                    return Look(fill.message, starts=fills.unit(name) if fill.state == fills.WANTED else "")
+                if folder is None:
+                    self._check_sub_path_of_new()
+                else:
+                    os.close(self._open_sub_path(folder))
+                return Look(makes="" if folder is not None else f"the copy {name}")
+        finally:
+            os.close(location_fd)
+
+    def _location(self) -> DataLocation:
+        location = data_locations.load(self.places)
+        if location is None:
+            raise Refusal("", f"Choose where to keep data on {self.host}")
+        return location
+
+    def _open_sub_path(self, folder: int) -> int:
+        return pins.open_folder(folder, self.drive.name, self.ref.sub_path)
+
+    def _check_sub_path_of_new(self) -> None:
+        if self.ref.sub_path:
+            rule = f"the folder {printable(self.ref.sub_path)} in it is not there: the drive is still to be made here"
+            raise Refusal(self.name, rule, "make it first, by a run that has the whole drive")
+
+    # -- Directories of this host
+
+    @contextmanager
+    def _found(self) -> Iterator[host_paths.Found]:
+        """Open the directory as far as it is there. Scratch is made: so it is under no symbolic link at all."""
+        # One that is on a dead server must not hold up more than a child.
+        check_answers([(self.name, self.path)])
+        with host_paths.opened(self.path, self.name, links=self.scope != SCRATCH) as found:
+            if self.scope == SHARED and not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
+                raise Refusal(self.name, f"{self.path} is not on a shared filesystem mounted here")
+            if self.network_mount is None:
+                LastingMounts.read().check(self.name, found.path, mount_table.read())
+            yield found
+
+    def _check_missing(self, found: host_paths.Found) -> None:
+        if self.network_mount is not None:
+            raise Refusal(self.name, f"{self.path} should be its network mount, and is not there", "mount it anew")
+        self._check_apart(found.path)
+        granted = grants.load(self.places, self.drive.workspace)
+        permissions.check_source(self.drive, self.path, granted, self._new)
+
+    def _open_found(self, found: host_paths.Found) -> int:
+        """Open the folder that the worker is to have, when it may have it."""
+        if self.network_mount is None:
+            grants.check(self.places, self.drive, self.ref.source_index, found.fd)
+        elif not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
+            raise Refusal(self.name, f"{self.path} should be its network mount, and nothing is mounted there")
+        self._check_apart(found.path)
+        fd = self._open_sub_path(found.fd)
+        try:
+            self._check_nothing_below(os.readlink(f"/proc/self/fd/{fd}"))
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check_apart(self, path: str) -> None:
+        """Refuse what leads into Stowage's own directories, or to other drives' copies."""
+        taken = claims.of_stowage(self.places, Registry(self.places).all())
+        if self.network_mount is not None:
+            taken = {other: what for other, what in taken.items() if not is_within(path, other)}
+        claims.check_apart(self.name, path, taken, mount_table.read(), "choose a directory apart from it")
+
+    def _check_nothing_below(self, path: str) -> None:
+        """A worker would have an empty directory where something is mounted below, and write into that."""
+        for mount in mount_table.read():
+            if mount.point != path and is_within(mount.point, path):
+                rule = f"{printable(mount.point)} is mounted below {printable(path)}, and a worker would not see it"
+                raise Refusal(self.name, rule, "declare a drive for it, and one apart from it")
+
+    @property
+    def _permissions(self) -> Permissions:
+        return Permissions.of(self.drive.spec or {})
+
+    @property
+    def _new(self) -> Permissions | None:
+        """With which owner and mode it is made; None when it is not."""
+        wanted = self._permissions
+        return wanted.of_new if self.scope == SCRATCH or wanted.create else None
+
+    # -- Taking
+
+    def take(self, run: str, worker: str, deadline: float) -> Pin:
+        """Mount it for a worker, as reserved until *deadline*; what is missing and may be made is made."""
+        if self.scope == PLACED:
+            return pins.take(
+                self.places,
+                self._location(),
+                self.drive.copy_name,
+                sub_path=self.ref.sub_path,
+                run=run,
+                worker=worker,
+                read_only=self.read_only,
+                deadline=deadline,
+                target=self.ref.mount_path,
+            )
+        with self._found() as found:
+            if found.missing:
+                self._check_missing(found)
+                self._make()
+        # Opened anew, whoever has made it: what is mounted is what was checked.
+        with self._found() as found:
+            if found.missing:
+                raise Refusal(self.name, f"{self.path} is not there any more", "run again")
+            fd = self._open_found(found)
+            try:
+                self._give(found)
+                return pins.hold(self.places, self.use, fd, run=run, worker=worker, deadline=deadline)
+            finally:
+                os.close(fd)
+
+    def _make(self) -> None:
+        granted = grants.load(self.places, self.drive.workspace)
+        with permissions.opened_source(self.drive, self.path, granted, self._new) as (fd, made):
+            if made:
+                selinux.label(fd)
+
+    def _give(self, found: host_paths.Found) -> None:
+        """Give the source the owner and mode that are declared for one that is there already."""
+        if self._permissions.apply and self.network_mount is None:
+            fd = os.open(".", DIRECTORY, dir_fd=found.fd)
+            try:
+                permissions.apply(fd, self._permissions, self.path)
+            finally:
+                os.close(fd)

@@ -1,0 +1,154 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a lease lasts with: the processes of a cgroup, or one process. And who is busy in a mount."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ..errors import Refusal, StowageError, printable
+from ..syscalls import mount_id
+
+CGROUPS = "/sys/fs/cgroup"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_MOST = 5
+_ENDED = (errno.ENOENT, errno.ESRCH)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A cgroup by its directory, or a process with the time of its start: its number may be another's later."""
+
+    cgroup: str = ""
+    pid: int = 0
+    pid_start: int = 0
+
+    @classmethod
+    def of(cls, cgroup: str, pid: int, name: str) -> Holder:
+        """Return the holder that is there now.
+
+        :param name: of what it is to hold, for messages
+        :raises Refusal: when there is no such cgroup or process, or no process in the cgroup
+        """
+        if bool(cgroup) == bool(pid):
+            raise Refusal(name, "a lease is held by a cgroup or by a process", "name one of the two")
+        if pid:
+            start = start_time(pid)
+            if start is None:
+                raise Refusal(name, f"there is no process {pid}", "confirm it while the process runs")
+            return cls(pid=pid, pid_start=start)
+        below = cgroup[len(CGROUPS) :] if cgroup.startswith(CGROUPS + "/") else cgroup
+        cgroup = os.path.normpath(f"{CGROUPS}/{below}")
+        if not cgroup.startswith(CGROUPS + "/") or not os.path.isdir(cgroup):
+            raise Refusal(name, f"there is no cgroup {printable(cgroup)}", "name one below " + CGROUPS)
+        if not _is_populated(cgroup):
+            rule = f"cgroup {printable(cgroup)} has no processes yet, and would count as ended"
+            raise Refusal(name, rule, "confirm it once the run's processes are in it")
+        return cls(cgroup=cgroup)
+
+    @property
+    def ended(self) -> str:
+        """Why it holds nothing any more, or "" when it does or that cannot be told."""
+        if self.cgroup:
+            return "" if _is_populated(self.cgroup) else "its cgroup has no processes any more"
+        return "" if start_time(self.pid) == self.pid_start else "its process has ended"
+
+    @property
+    def described(self) -> str:
+        """Who holds it, for a message."""
+        if self.pid:
+            return described(self.pid)
+        pids = sorted(set(_pids_of(self.cgroup)))
+        return f"{listed(pids)} of cgroup {printable(self.cgroup)}" if pids else f"cgroup {printable(self.cgroup)}"
+
+
+def _is_populated(cgroup: str) -> bool:
+    try:
+        with open(os.path.join(cgroup, "cgroup.events"), "rb") as stream:
+            return b"populated 0" not in stream.read().splitlines()
+    except FileNotFoundError:
+        # Version 1 has no such file: as long as the cgroup is there it may have processes.
+        return os.path.isdir(cgroup)
+    except OSError as error:
+        if error.errno == errno.ENODEV:  # removed while it was read
+            return False
+        raise
+
+
+def _pids_of(cgroup: str) -> Iterator[int]:
+    for directory, _names, _files in os.walk(cgroup):
+        with contextlib.suppress(OSError), open(os.path.join(directory, "cgroup.procs"), "rb") as stream:
+            yield from map(int, stream.read().split())
+
+
+def boot_id() -> str:
+    with open(_BOOT_ID, encoding="ascii") as stream:
+        return stream.read().strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in the kernel's ticks, or None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            fields = stream.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if len(fields) < 20:
+        raise StowageError(f"/proc/{pid}/stat: not of the kernel's form")
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def described(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as stream:
+            return f"process {pid} ({printable(stream.read().rstrip())})"
+    except OSError:
+        return f"process {pid}"
+
+
+def listed(pids: Collection[int]) -> str:
+    """Return who that is, the first few by name."""
+    some = [described(pid) for pid in sorted(pids)[:_MOST]]
+    return ", ".join(some) + (f" and {len(pids) - _MOST} more" if len(pids) > _MOST else "")
+
+
+# -- Who is busy in a mount
+
+
+def busy_in(mounts: Collection[int]) -> dict[int, set[int]]:
+    """Return the processes that are busy in mounts of this namespace, by the mounts' ids.
+
+    That is what makes the kernel refuse to unmount: a working or root directory, an open file, a mapping. What may not
+    be looked at, or has ended, is left out: the kernel has the last word.
+    """
+    wanted = set(mounts)
+    found: dict[int, set[int]] = {}
+    if not wanted:
+        return found
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                for mount in wanted & _mounts_of(int(name)):
+                    found.setdefault(mount, set()).add(int(name))
+    return found
+
+
+def _mounts_of(pid: int) -> set[int]:
+    base = f"/proc/{pid}"
+    found = set()
+    for link in ("cwd", "root", "exe"):
+        with contextlib.suppress(OSError):
+            fd = os.open(f"{base}/{link}", os.O_PATH | os.O_CLOEXEC)
+            try:
+                found.add(mount_id(fd))
+            finally:
+                os.close(fd)
+    for name in os.listdir(f"{base}/fdinfo"):
+        with contextlib.suppress(OSError), open(f"{base}/fdinfo/{name}", "rb") as info:
+            found.update(int(line.split()[1]) for line in info if line.startswith(b"mnt_id:"))
+    return found

@@ -1,0 +1,349 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The drives of a run's worker on this host: making all of them ready, binding them to the worker, letting them go.
+
+A worker has all of its drives or none: what one call has mounted is taken back when another drive of it cannot be had,
+and no mount is handed out while one of them is still waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..differences import Differences
+from ..drives import recorded as drive_records
+from ..drives import refs as drive_refs
+from ..drives.declared import Problems
+from ..drives.refs import DriveRef
+from ..errors import Refusal, StowageError, one_line, printable
+from ..locks import worker_lock
+from ..mounts import read as read_mounts
+from ..places import Places
+from ..records import RecordError
+from . import pins
+from .drives import Look, Source
+from .holders import Holder, busy_in, listed
+from .pins import LEASED, READ_ONLY, RESERVED, Pin, Use
+
+_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Whose drives they are. Without a name: all workers of the run, where that makes sense."""
+
+    run: str
+    name: str = ""
+
+    @classmethod
+    def of(cls, run: str, name: str) -> Worker:
+        pins.check_run(run)
+        if name:
+            pins.check_run(name, "worker")
+        return cls(run, name)
+
+    @property
+    def described(self) -> str:
+        run = f"run {printable(self.run)}"
+        return f"worker {printable(self.name)} of {run}" if self.name else run
+
+    def of_it(self, found: Iterable[Pin]) -> list[Pin]:
+        return [pin for pin in found if not self.name or pin.worker == self.name]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker has now."""
+
+    mounts: list[dict[str, Any]]
+    waiting: list[str]
+
+
+def shown(use: Use) -> str:
+    source = f", source {use.source}" if use.source else ""
+    return f"drive {use.drive}{source}{_at(use)}"
+
+
+def _at(use: Use) -> str:
+    return f" at {printable(use.target)}" if use.target else ""
+
+
+def _described(use: Use) -> str:
+    below = f", folder {printable(use.sub_path)}" if use.sub_path else ""
+    return f"drive {use.drive}, source {use.source}{below}, {use.mode}"
+
+
+# -- Preparing
+
+
+class Preparation:
+    """All drives of one worker."""
+
+    def __init__(
+        self, places: Places, worker: Worker, sources: Sequence[Source], start: Callable[[str], object]
+    ) -> None:
+        self._places = places
+        self._worker = worker
+        self._sources = sources
+        self._start = start
+
+    @classmethod
+    def of(
+        cls,
+        places: Places,
+        host: str,
+        workspace: str,
+        worker: Worker,
+        refs: Sequence[DriveRef],
+        start: Callable[[str], object],
+    ) -> Preparation:
+        """Return the preparation of *refs*, which are drives of *workspace*.
+
+        :param start: starts a unit that something is waited for, without waiting for it
+        :raises Refusal: when one does not exist
+        """
+        drives = {drive.name: drive for drive in drive_records.load(places, workspace) or []}
+        wanted = drive_refs.resolve(refs, [drive.declared for drive in drives.values()])
+        gone = [f"drive {one.name} does not exist" for one in wanted if one.spec is None]
+        if gone:
+            raise Problems(gone)
+        return cls(places, worker, [Source(places, host, drives[one.name], one.ref) for one in wanted], start)
+
+    def run(self, deadline: float, differences: Differences) -> Outcome:
+        """Mount what can be mounted, reserved until *deadline*, and let go of what is not asked for any more."""
+        if differences.check_mode:
+            return self._run(deadline, differences)
+        with worker_lock(self._places, self._worker.run):
+            return self._run(deadline, differences)
+
+    def _run(self, deadline: float, differences: Differences) -> Outcome:
+        looks = self._look()
+        uses = [source.use for source in self._sources]
+        present = {pin.use: pin for pin in self._present()}
+        left = [pin for use, pin in present.items() if use not in uses]
+        check_unused(self._places, self._worker, left, "is not asked for any more and ")
+
+        ready = [(source, look) for source, look in zip(self._sources, looks) if not look.waits]
+        numbers = self._mount(ready, present, deadline, differences)
+        for pin in left:
+            differences.note(_name(pin.worker, pin.use), None, _described(pin.use))
+            differences.do(f"unmount {shown(pin.use)}", partial(_let_go, self._places, pin))
+        for look in looks:
+            if look.starts:
+                differences.note(look.starts, "started", "not started")
+                differences.do(f"start {look.starts}", partial(self._start, look.starts))
+        waiting = [look.waits for look in looks if look.waits]
+        return Outcome([] if waiting else [self._mounted(use, numbers[use]) for use in uses], waiting)
+
+    def _look(self) -> list[Look]:
+        """Look at every drive before any is mounted, and refuse with all that is in the way of any."""
+        looks, problems = [], []
+        for source in self._sources:
+            try:
+                looks.append(source.look())
+            except Refusal as error:
+                problems.append(str(error))
+        if problems:
+            raise Problems(dict.fromkeys(problems))
+        return looks
+
+    def _present(self) -> list[Pin]:
+        return [pin for pin in pins.of_run(self._places, self._worker.run) if pin.worker == self._worker.name]
+
+    def _mount(
+        self,
+        ready: Sequence[tuple[Source, Look]],
+        present: dict[Use, Pin],
+        deadline: float,
+        differences: Differences,
+    ) -> dict[Use, int]:
+        """Mount what is not mounted yet, and renew the reservation of what is; return the numbers of all."""
+        mounted = {mount.point for mount in read_mounts()}
+        numbers: dict[Use, int] = {}
+        made: list[Pin] = []
+        free = _free_numbers(self._places, self._worker.run)
+        for source, look in ready:
+            use = source.use
+            pin = present.get(use)
+            there = pin is not None and not pins.stale(pin) and os.path.realpath(pin.path(self._places)) in mounted
+            if not there:
+                differences.note(_name(self._worker.name, use), _described(use), None)
+            if not differences.check_mode:
+                try:
+                    taken = source.take(self._worker.run, self._worker.name, deadline)
+                except (StowageError, OSError) as error:
+                    raise self._taken_back(made, error, differences) from error
+                numbers[use] = taken.number
+                made += [taken] if pin is None else []
+            else:
+                numbers[use] = pin.number if pin is not None else next(free)
+            if look.makes:
+                differences.act(f"make {look.makes}")
+            if not there:
+                differences.act(f"mount {shown(use)}, {use.mode}")
+        return numbers
+
+    def _taken_back(self, made: Sequence[Pin], error: Exception, differences: Differences) -> Exception:
+        """Let go of what this call has mounted, and return the error that says so."""
+        text = one_line(error) if isinstance(error, OSError) else str(error)
+        if not made:
+            return StowageError(text)
+        left = []
+        for pin in reversed(made):
+            try:
+                _let_go(self._places, pin)
+            except (StowageError, OSError) as other:
+                left.append(str(other))
+            else:
+                differences.act(f"unmount {shown(pin.use)} again")
+        what = ", ".join(shown(pin.use) for pin in made)
+        rest = f", but for this: {'; '.join(left)}" if left else ""
+        return StowageError(f"{text}; what was mounted before that was taken back: {what}{rest}")
+
+    def _mounted(self, use: Use, number: int) -> dict[str, Any]:
+        return {
+            "source": os.path.join(self._places.pins_dir, self._worker.run, str(number)),
+            "target": use.target,
+            "read_only": use.mode == READ_ONLY,
+            "drive": use.drive,
+            "source_index": use.source,
+        }
+
+
+def take(source: Source, worker: Worker, deadline: float) -> Pin:
+    """Mount one drive for a worker, beside those that it has.
+
+    :raises Refusal: also when it has to be waited for
+    """
+    with worker_lock(source.places, worker.run):
+        look = source.look()
+        if look.waits:
+            raise Refusal(source.name, look.waits, "try again later")
+        return source.take(worker.run, worker.name, deadline)
+
+
+def _name(worker: str, use: Use) -> str:
+    return f"worker {printable(worker)}:{_at(use) or ' ' + use.drive}"
+
+
+def _free_numbers(places: Places, run: str) -> Iterator[int]:
+    """Yield the numbers that new pins of a run will have."""
+    try:
+        taken = set(os.listdir(os.path.join(places.pins_dir, run)))
+    except FileNotFoundError:
+        taken = set()
+    number = 0
+    while True:
+        number += 1
+        if str(number) not in taken:
+            yield number
+
+
+# -- Confirming
+
+
+def confirm(places: Places, worker: Worker, cgroup: str, pid: int, differences: Differences) -> None:
+    """Bind the drives of a worker to its processes: the leases last as long as they do."""
+    found = worker.of_it(pins.of_run(places, worker.run))
+    if not found:
+        raise Refusal(
+            worker.described, "has no drives on this host", "prepare them first; what was not confirmed lapses"
+        )
+    holder = Holder.of(cgroup, pid, worker.described)
+    for pin in found:
+        if pin.state != LEASED or pin.holder != holder:
+            differences.note(f"{_name(pin.worker, pin.use)} held by", holder.described, _held_by(pin))
+            differences.do(
+                f"bind {shown(pin.use)} to {holder.described}",
+                partial(pins.confirm, places, pin.run, pin.number, cgroup=cgroup, pid=pid),
+            )
+
+
+def _held_by(pin: Pin) -> str:
+    return "a reservation" if pin.state == RESERVED else pin.holder.described
+
+
+# -- Releasing
+
+
+def release(places: Places, worker: Worker, differences: Differences, timeout_s: float = 0.0) -> None:
+    """Let go of the drives of a worker, or of all workers of a run.
+
+    :param timeout_s: how long to wait for what still uses them
+    :raises Refusal: when something still uses one of them: then all stay
+    """
+    if differences.check_mode:
+        _release(places, worker, differences, 0.0)
+        return
+    with worker_lock(places, worker.run, max(60.0, timeout_s + 30.0)):
+        _release(places, worker, differences, timeout_s)
+
+
+def _release(places: Places, worker: Worker, differences: Differences, timeout_s: float) -> None:
+    found, damaged = _readable(places, worker)
+    end = time.monotonic() + timeout_s
+    _until(end, partial(check_unused, places, worker, found, ""))
+    for pin in found:
+        differences.note(_name(pin.worker, pin.use), None, _described(pin.use))
+        differences.do(f"unmount {shown(pin.use)}", partial(_until, end, partial(_let_go, places, pin)))
+    for number in damaged:
+        differences.note(f"pin {number}", None, "a record that cannot be used")
+        differences.do(f"unmount pin {number}", partial(pins.release, places, worker.run, number))
+
+
+def _readable(places: Places, worker: Worker) -> tuple[list[Pin], list[int]]:
+    """Return the pins, and the numbers of those whose record cannot be used: they go with their run only."""
+    found, damaged = [], []
+    for number in pins.numbers(places, worker.run):
+        try:
+            found.append(pins.get(places, worker.run, number))
+        except RecordError:
+            if worker.name:
+                raise
+            damaged.append(number)
+    return worker.of_it(found), damaged
+
+
+def _until(end: float, attempt: Callable[[], object]) -> None:
+    while True:
+        try:
+            attempt()
+            return
+        except Refusal:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def _let_go(places: Places, pin: Pin) -> None:
+    pins.release(places, pin.run, pin.number)
+
+
+def check_unused(places: Places, worker: Worker, found: Sequence[Pin], why: str) -> None:
+    """Refuse to let go of pins that somebody still uses, with who does.
+
+    A container has a mount of its own, and does not keep the kernel from unmounting the pin: what has been confirmed is
+    in use as long as its processes are there.
+    """
+    in_use = []
+    for pin, pids in _busy(places, found):
+        if pin.state == LEASED and not pins.stale(pin):
+            in_use.append((pin, pin.holder.described))
+        elif pids:
+            in_use.append((pin, listed(pids)))
+    if in_use:
+        texts = [f"{shown(pin.use)} {why}is still used by {who}" for pin, who in in_use]
+        raise Refusal(worker.described, ", ".join(texts), "end that first")
+
+
+def _busy(places: Places, found: Sequence[Pin]) -> list[tuple[Pin, set[int]]]:
+    ids = {mount.point: mount.id for mount in read_mounts()}
+    at = [(pin, ids.get(os.path.realpath(pin.path(places)))) for pin in found]
+    busy = busy_in([number for _pin, number in at if number is not None])
+    return [(pin, busy.get(number, set()) if number is not None else set()) for pin, number in at]

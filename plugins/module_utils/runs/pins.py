@@ -1,0 +1,499 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pins: a worker's lease of a drive, held by the kernel as a bind mount, with a record beside it that says whose it is.
+
+The worker is given the mount ``/run/stowage/pins/<run>/<n>`` and nothing else, so its use of the drive shows in this
+host's mount table and follows renames. The record is written before the mount is made: no mount is without one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from .. import records
+from ..copies import fills, trash
+from ..copies import present as copies
+from ..data_location import locations as data_locations
+from ..data_location.locations import DataLocation
+from ..drives import permissions
+from ..drives import recorded as drive_records
+from ..drives.declared import copy_name, split_copy_name
+from ..drives.recorded import Drive
+from ..errors import Refusal, printable, quoted
+from ..locks import location_lock, run_lock
+from ..mounts import Mount, of_all_namespaces
+from ..mounts import read as read_mounts
+from ..places import Places
+from ..syscalls import NO_DIRECTORY, bind_mount, open_beneath, unmount
+from .holders import Holder, boot_id, busy_in, listed
+
+RESERVED, LEASED = "reserved", "leased"
+READ_ONLY, READ_WRITE = "ReadOnly", "ReadWrite"
+DELETED_BY_FORCE = "its drive was deleted by force"
+
+
+class Use(NamedTuple):
+    """What of a drive a worker has, and how."""
+
+    workspace: str
+    drive: str
+    source: int
+    """The number of the drive's source."""
+    source_path: str
+    """Where the source is on this host; empty for a copy of a placed drive."""
+    sub_path: str
+    """Below the source, or below the copy's directory, the drive's own folder included; empty for all of it."""
+    mode: str
+    target: str = ""
+    """Where the worker has it; empty when nobody has said."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One lease of one drive, with the fields of its :class:`Use`."""
+
+    run: str
+    number: int
+    worker: str
+    workspace: str
+    drive: str
+    source: int
+    source_path: str
+    sub_path: str
+    mode: str
+    target: str
+    state: str
+    """``reserved`` until something is known that ends with the run, then ``leased``."""
+    deadline: float
+    """Until when a reservation is good."""
+    boot_id: str
+    created: float
+    cgroup: str = ""
+    """The directory of the run's cgroup."""
+    pid: int = 0
+    pid_start: int = 0
+
+    def path(self, places: Places) -> str:
+        """Return where the drive is mounted for the worker."""
+        return _path(places, self.run, self.number)
+
+    def record_path(self, places: Places) -> str:
+        return self.path(places) + ".json"
+
+    @property
+    def use(self) -> Use:
+        return Use(*(getattr(self, name) for name in Use._fields))
+
+    @property
+    def copy(self) -> str:
+        """The name of the copy that it holds; empty when it holds a source that is no copy."""
+        return "" if self.source_path else copy_name(self.workspace, self.drive)
+
+    @property
+    def held_by(self) -> str:
+        """Run and worker, as ``finetune/w0``."""
+        return f"{self.run}/{self.worker}" if self.worker else self.run
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(self.cgroup, self.pid, self.pid_start)
+
+    @property
+    def described(self) -> str:
+        return f"pin {printable(self.run)}/{self.number}"
+
+    @classmethod
+    def from_json(cls, run: str, number: int, value: Mapping[str, Any]) -> Pin:
+        return records.typed(cls, {**value, "run": run, "number": number})
+
+    def to_json(self) -> dict[str, Any]:
+        value = asdict(self)
+        del value["number"]
+        return value
+
+
+def _path(places: Places, run: str, number: int) -> str:
+    return os.path.join(places.pins_dir, run, str(number))
+
+
+def check_run(value: str, name: str = "run") -> str:
+    """Return *value* when it can name a run, or a worker of one: a run's name is that of a directory."""
+    if not value or value in (".", "..") or "/" in value or not value.isprintable() or len(os.fsencode(value)) > 255:
+        rule = f"a {name}'s name is printable, at most 255 bytes, without a slash, not . or .."
+        raise Refusal(f"{name} {quoted(value)}", rule)
+    return value
+
+
+# -- Taking
+
+
+def take(
+    places: Places,
+    location: DataLocation,
+    copy: str,
+    *,
+    sub_path: str = "",
+    run: str,
+    worker: str = "",
+    read_only: bool,
+    deadline: float,
+    target: str = "",
+    to_fill: bool = False,
+) -> Pin:
+    """Mount a copy for a worker of *run*, as reserved until *deadline*; the same again returns the pin that is there.
+
+    A copy that is missing is made. Its lock is held until it is pinned, so that no eviction can be half-way through it
+    or take a new one.
+
+    :param sub_path: a folder inside the drive; all of it when left out
+    :param to_fill: for what fills the copy: nobody else has it before
+    :raises Refusal: when the copy's drive is not declared here, what is there is an earlier drive's, the folder is not
+        there as a plain directory, the copy has yet to be filled, or *location* is not this host's any more
+    """
+    check_run(run)
+    drive_records.find_placed(places, copy, location.host)
+    workspace, name = split_copy_name(copy)
+    with _kept(places, location) as location_fd, copies.locked(location_fd, copy):
+        # Again: the drive may have been deleted while the lock was waited for.
+        drive = drive_records.find_placed(places, copy, location.host)
+        trash.bring_back(location_fd, location, copy, drive.identity)
+        if not to_fill and copies.waits_for_fill(location_fd, drive):
+            remedy = f"systemctl start {fills.unit(copy)} fills it"
+            raise Refusal(f"drive {workspace}/{name}", fills.waiting(drive, location), remedy)
+        identity, path = drive.identity, drive.path
+        with copies.prepared(location_fd, location, copy, identity, path, **ownership(drive)) as folder:
+            permissions.apply_declared(folder, drive, copy)
+            fd = open_folder(folder, f"{workspace}/{name}", sub_path)
+            try:
+                below = "/".join(part for part in (path, sub_path) if part)
+                use = Use(workspace, name, 0, "", below, READ_ONLY if read_only else READ_WRITE, target)
+                pin = hold(places, use, fd, run=run, worker=worker, deadline=deadline)
+            finally:
+                os.close(fd)
+    copies.note_used(places, copy, (identity, path))
+    return pin
+
+
+@contextlib.contextmanager
+def _kept(places: Places, location: DataLocation) -> Iterator[int]:
+    """Open the data location, which nobody changes or gives up as long as this lasts."""
+    with location_lock(places):
+        present = data_locations.load(places)
+        if present is None or present.identity != location.identity:
+            raise Refusal(f"data location {location.path}", "it is not this host's any more", "try again")
+        fd = data_locations.open_verified(location)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def ownership(drive: Drive) -> dict[str, int]:
+    """Return how a folder that workers see is made, as far as it is declared."""
+    declared = drive.spec["permissions"] if drive.spec is not None else {}
+    given = {"uid": declared.get("owner_uid"), "gid": declared.get("owner_gid")}
+    if "dir_mode" in declared:
+        given["mode"] = int(declared["dir_mode"], 8)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def open_folder(folder: int, drive: str, sub_path: str) -> int:
+    """Open a folder inside a drive: no symlink is followed, and no mount left."""
+    try:
+        return open_beneath(folder, os.fsencode(sub_path or "."))
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            raise Refusal(
+                f"drive {drive}",
+                f"the folder {quoted(sub_path)} in it is not there as a plain directory ({error.strerror})",
+                "make it first",
+            ) from error
+        raise
+
+
+def hold(places: Places, use: Use, fd: int, *, run: str, worker: str, deadline: float) -> Pin:
+    """Mount the directory open at *fd* for a worker; the same again returns the pin that is there."""
+    with run_lock(places, check_run(run)):
+        pin = _reserve(places, use, run, worker, deadline)
+        _mount(places, pin, fd)
+    return pin
+
+
+def _reserve(places: Places, use: Use, run: str, worker: str, deadline: float) -> Pin:
+    """Return the pin of this very use that is recorded, or a new one.
+
+    One that is only reserved, or whose run had ended, is reserved anew: otherwise it would be let go under its worker.
+    """
+    for pin in of_run(places, run):
+        if (pin.use, pin.worker) == (use, worker):
+            if pin.state == RESERVED or stale(pin):
+                pin = replace(pin, state=RESERVED, deadline=deadline, boot_id=boot_id(), **asdict(Holder()))
+                records.write(pin.record_path(places), pin.to_json(), 0o600)
+            return pin
+    directory = os.path.join(places.pins_dir, run)
+    # A worker walks through to its own mount; what other runs there are is not for it to see.
+    for path in (places.pins_dir, directory):
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, 0o711)
+    number = 1
+    while True:
+        pin = Pin(run, number, worker, *use, RESERVED, deadline, boot_id(), time.time())
+        try:
+            os.mkdir(pin.path(places), 0o700)
+            break
+        except FileExistsError:
+            number += 1
+    try:
+        records.write(pin.record_path(places), pin.to_json(), 0o600)
+    except BaseException:
+        _remove(places, run, number)
+        raise
+    return pin
+
+
+def _mount(places: Places, pin: Pin, fd: int) -> None:
+    path = pin.path(places)
+    if mounted_at(path) is not None:
+        if not os.path.samestat(os.stat(path), os.fstat(fd)):
+            raise Refusal(pin.described, "it holds what the drive was before", "release it first")
+        return
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        bind_mount(fd, path, pin.mode == READ_ONLY)
+        _check_namespace(pin.described, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unmount(path)
+        _remove(places, pin.run, pin.number)
+        raise
+
+
+def _check_namespace(name: str, path: str) -> None:
+    """Refuse to go on where the host has not the mount at *path*, or another one, than this process.
+
+    A worker would find an empty directory there; and the mount point of a mount that is not seen cannot be removed
+    without the kernel taking that mount away, whoever uses it.
+    """
+    here, there = mounted_at(path), _mounted_at(path, read_mounts(1))
+    # By their ids: the rest of a line changes when somebody renames what is mounted.
+    if (here.id if here else 0) != (there.id if there else 0):
+        rule = "this process has a mount namespace of its own, and what is mounted there is not what the host has"
+        raise Refusal(name, rule, "run it in the host's: nsenter --target 1 --mount COMMAND")
+
+
+def mounted_at(path: str) -> Mount | None:
+    return _mounted_at(path, read_mounts())
+
+
+def _mounted_at(path: str, table: Iterable[Mount]) -> Mount | None:
+    found = [mount for mount in table if mount.point == os.path.realpath(path)]
+    return found[-1] if found else None
+
+
+# -- Confirming
+
+
+def confirm(places: Places, run: str, number: int, *, cgroup: str = "", pid: int = 0) -> Pin:
+    """Make a reservation a lease that lasts as long as the cgroup has processes, or the process is there.
+
+    :raises Refusal: when there is no such pin, cgroup or process, or no process in the cgroup
+    """
+    with run_lock(places, check_run(run)):
+        pin = get(places, run, number)
+        confirmed = confirmed_by(pin, Holder.of(cgroup, pid, pin.described))
+        records.write(pin.record_path(places), confirmed.to_json(), 0o600)
+    return confirmed
+
+
+def confirmed_by(pin: Pin, holder: Holder) -> Pin:
+    return replace(pin, state=LEASED, **asdict(holder))
+
+
+# -- Releasing
+
+
+def release(places: Places, run: str, number: int) -> bool:
+    """Unmount a pin and forget it; return whether there was one. The time of the copy's last use is recorded.
+
+    A pin whose record cannot be used goes too: until then nobody knows what it holds, and nothing else can go.
+
+    :raises Refusal: when something still uses the mount: then it stays, and so does its record
+    """
+    with run_lock(places, check_run(run)):
+        try:
+            pin = _read(places, run, number)
+        except records.RecordError:
+            pin, there = None, True
+        else:
+            there = pin is not None or os.path.lexists(_path(places, run, number))
+        if there:
+            _release(places, run, number)
+    if pin is not None:
+        _note_use(places, pin)
+    return there
+
+
+def release_ended(places: Places, run: str, number: int) -> str:
+    """Release a pin when it holds nothing any more; return why, or "" when it stays.
+
+    That is judged under the lock of its run: it may have been taken anew since anybody looked.
+    """
+    with run_lock(places, check_run(run)):
+        pin = _read(places, run, number)
+        why = "" if pin is None else ended(places, pin)
+        if why:
+            _release(places, run, number)
+    if pin is not None and why:
+        _note_use(places, pin)
+    return why
+
+
+def _release(places: Places, run: str, number: int) -> None:
+    path, name = _path(places, run, number), f"pin {printable(run)}/{number}"
+    _check_namespace(name, path)
+    try:
+        while True:
+            unmount(path)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            rule = f"something still uses it, so it stays{_by_whom(path)}"
+            raise Refusal(name, rule, "end the run's processes, then release it") from error
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # not, or no longer, a mount
+            raise
+    _remove(places, run, number)
+
+
+def _by_whom(path: str) -> str:
+    mount = mounted_at(path)
+    pids = busy_in([mount.id]).get(mount.id, set()) if mount is not None else set()
+    return f" ({listed(pids)})" if pids else ""
+
+
+def _note_use(places: Places, pin: Pin) -> None:
+    if pin.copy:
+        copies.note_used(places, pin.copy)
+
+
+def _remove(places: Places, run: str, number: int) -> None:
+    """Remove the mount point, never what might be in it, then the record, and the run's directory with its last pin.
+
+    A mount point that another mount namespace has a mount at stays, empty: the kernel would take that mount away from
+    whoever uses it there.
+    """
+    path = _path(places, run, number)
+    if not any(_mounted_at(path, table) for table in of_all_namespaces()):
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+    records.remove(path + ".json")
+    try:
+        os.rmdir(os.path.dirname(path))
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+
+
+# -- Reading
+
+
+def get(places: Places, run: str, number: int) -> Pin:
+    pin = _read(places, check_run(run), number)
+    if pin is None:
+        raise Refusal(f"pin {printable(run)}/{number}", "there is no such pin", "see stowage lease list")
+    return pin
+
+
+def _read(places: Places, run: str, number: int) -> Pin | None:
+    path = _path(places, run, number) + ".json"
+    try:
+        value = records.read(path)
+        return None if value is None else Pin.from_json(run, number, value)
+    except (records.RecordError, TypeError) as error:
+        rule = f"its record cannot be used ({error})"
+        remedy = f"let go of it: stowage lease release {quoted(run)} {number}"
+        raise records.RecordError(f"pin {printable(run)}/{number}: {rule}; {remedy}") from error
+
+
+def of_run(places: Places, run: str) -> list[Pin]:
+    """Return the pins of *run*, in the order of their numbers."""
+    found = []
+    for number in numbers(places, run):
+        pin = _read(places, run, number)
+        if pin is not None:
+            found.append(pin)
+    return found
+
+
+def all_pins(places: Places) -> list[Pin]:
+    """Return every pin of this host.
+
+    :raises RecordError: when one cannot be read: then nobody knows what it holds
+    """
+    return [pin for run in _runs(places) for pin in of_run(places, run)]
+
+
+def all_names(places: Places) -> list[tuple[str, int]]:
+    """Return run and number of every pin of this host, whether its record can be used or not."""
+    return [(run, number) for run in _runs(places) for number in numbers(places, run)]
+
+
+def readable(places: Places) -> tuple[list[Pin], list[records.RecordError]]:
+    """Return every pin of this host whose record can be used, and what is wrong with the others."""
+    found, problems = [], []
+    for run, number in all_names(places):
+        try:
+            pin = _read(places, run, number)
+        except records.RecordError as error:
+            problems.append(error)
+        else:
+            found += [pin] if pin is not None else []
+    return found, problems
+
+
+def used_by(found: Iterable[Pin]) -> dict[tuple[str, str], list[str]]:
+    """Return the live workers that use a drive, as run and worker, by workspace and drive."""
+    users: dict[tuple[str, str], set[str]] = {}
+    for pin in found:
+        if not stale(pin):
+            users.setdefault((pin.workspace, pin.drive), set()).add(pin.held_by)
+    return {drive: sorted(workers) for drive, workers in sorted(users.items())}
+
+
+def _runs(places: Places) -> list[str]:
+    try:
+        return sorted(os.listdir(places.pins_dir))
+    except FileNotFoundError:
+        return []
+
+
+def numbers(places: Places, run: str) -> list[int]:
+    """Return the numbers of a run's pins, whether their records can be used or not."""
+    try:
+        names = os.listdir(os.path.join(places.pins_dir, run))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    stems = [name[: -len(".json")] for name in names if name.endswith(".json")]
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def ended(places: Places, pin: Pin) -> str:
+    """Return why *pin* is to be let go, or "": it holds nothing any more, or its drive was deleted by force."""
+    why = stale(pin)
+    if not why and (pin.workspace, pin.drive) in drive_records.forced(drive_records.load(places, pin.workspace) or []):
+        why = DELETED_BY_FORCE
+    return why
+
+
+def stale(pin: Pin, now: float | None = None) -> str:
+    """Return why *pin* holds nothing any more, or "" when it does or that cannot be told."""
+    if pin.boot_id != boot_id():
+        return "the host was restarted since it was taken"
+    if pin.state == RESERVED:
+        return "its reservation has ended" if (time.time() if now is None else now) > pin.deadline else ""
+    return pin.holder.ended

@@ -1,0 +1,304 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Going through a directory tree by descriptors, however deep it is and whoever changes it meanwhile.
+
+    for directory in Walk(root_fd, report):
+        for entry in directory.files():
+            ...
+
+visits `root_fd` and every directory below it, parents first. It never follows a symbolic link, never goes through
+`..` and never enters what is mounted below (a btrfs subvolume is no mount and belongs to the tree). `files()` gives
+everything that is no directory as `os.DirEntry`: names are text with `surrogateescape`, so that `os.fsencode` gives
+the exact bytes back. `directory.fd` and the entries are good until the next directory is asked for.
+
+Only about 64 levels and some check points are held open, 320 descriptors at most. A level that was closed is opened
+again from the nearest level still held, name by name, and each must be the device and inode that it was before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ..errors import printable
+from ..syscalls import open_beneath
+
+# How many of the latest levels stay open, and into how many parts a way back is cut by check points.
+_WINDOW = 64
+_CHECK_POINTS = 256
+
+# A directory file of this size has some 10^4 entries. Reading inodes in the order of names then reads the inode
+# tables again and again when memory is short, so entries are sorted by inode, as many at a time as memory allows.
+_LARGE_DIRECTORY = 512 * 1024
+_BATCH = 32768
+
+_LONGEST_PATH = 1000  # characters, in messages
+
+# Between listing a name and opening it the owner may remove it or put something else there: no problem of ours.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in a tree that was not visited. A mount below is left out on purpose, all else is missing."""
+
+    path: str
+    what: str
+    missing: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+class _Level:
+    """A directory on the way from the root to where the walk is."""
+
+    __slots__ = ("dev", "fd", "ino", "kept", "name", "waiting")
+
+    def __init__(self, name: str, fd: int, status: os.stat_result) -> None:
+        self.name = name
+        self.dev = status.st_dev
+        self.ino = status.st_ino
+        self.fd: int | None = fd
+        self.kept = False  # a check point: stays open when it is far above
+        self.waiting: list[str] = []
+
+
+class Directory:
+    """One visited directory."""
+
+    __slots__ = ("_listed", "_waiting", "_walk", "fd", "status")
+
+    def __init__(self, fd: int, status: os.stat_result, walk: Walk, waiting: list[str]) -> None:
+        self.fd = fd
+        self.status = status
+        self._walk = walk
+        self._waiting = waiting
+        self._listed = False
+
+    def files(self, by_inode: bool = False) -> Iterator[os.DirEntry[str]]:
+        """Return everything in it that is no directory; the directories are remembered and visited later.
+
+        A large directory always, any other only when asked, comes in the order of inodes, some 10^4 at a time.
+        """
+        self._listed = True
+        waiting = self._waiting
+        try:
+            with os.scandir(self.fd) as entries:
+                ordered = _by_inode(entries) if by_inode or self.status.st_size >= _LARGE_DIRECTORY else entries
+                for entry in ordered:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.name)
+                    else:
+                        yield entry
+        except OSError as error:
+            self._walk.problem(error)
+
+    def finish(self) -> None:
+        """List it when nobody has, so that the directories below are known."""
+        if not self._listed:
+            for _entry in self.files():
+                pass
+
+
+def _by_inode(entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+    while True:
+        batch = list(islice(entries, _BATCH))
+        if not batch:
+            return
+        batch.sort(key=os.DirEntry.inode, reverse=True)
+        while batch:  # an entry keeps what stat returned: let go of each at once
+            yield batch.pop()
+
+
+class Walk:
+    """The walk through one tree; iterate over it once.
+
+    `report` is told each problem. `leaving(parent_fd, name)`, when given, is called for each directory below the
+    root after everything in it was visited.
+    """
+
+    def __init__(
+        self,
+        root_fd: int,
+        report: Callable[[Problem], None],
+        leaving: Callable[[int, str], None] | None = None,
+        prefix: str = "",
+    ) -> None:
+        self._report = report
+        self._leaving = leaving
+        self._prefix = prefix
+        self._root_fd = root_fd
+        self._levels = [_Level("", root_fd, os.fstat(root_fd))]
+        self._check_points: list[int] = []
+
+    def __iter__(self) -> Iterator[Directory]:
+        fd = self._root_fd
+        visited: Directory | None = Directory(fd, os.fstat(fd), self, self._levels[0].waiting)
+        try:
+            while True:
+                if visited is not None:
+                    yield visited
+                    visited.finish()
+                waiting = self._levels[-1].waiting
+                visited = None
+                if waiting:
+                    visited = self._enter(waiting.pop())
+                elif len(self._levels) > 1:
+                    self._leave()
+                else:
+                    return
+        finally:
+            self._forget(1)
+
+    @property
+    def depth(self) -> int:
+        """How many levels below the root the walk is."""
+        return len(self._levels) - 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names on the way from the root to where the walk is."""
+        return tuple(level.name for level in self._levels[1:])
+
+    def path(self, name: str = "", depth: int | None = None) -> str:
+        """Where the walk is, or was at `depth`, for messages; the middle of a very long path is left out."""
+        end = len(self._levels) if depth is None else depth + 1
+        middle = max(1, end - 8)
+        names = [level.name for level in self._levels[1 : min(9, middle)]]
+        if middle > 9:
+            names.append("...")
+        names += [level.name for level in self._levels[middle:end]]
+        path = printable("/".join(part for part in (self._prefix, *names, name) if part) or ".")
+        return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]}...{path[-_LONGEST_PATH // 2 :]}"
+
+    def problem(self, error: OSError, name: str = "", depth: int | None = None) -> None:
+        """Report what the kernel refused, at `name` in the present directory or at the directory itself."""
+        self._report(Problem(self.path(name, depth), os.strerror(error.errno or errno.EIO)))
+
+    def skipped(self, name: str, depth: int | None = None) -> None:
+        """Report a mount at `name` in the present directory."""
+        self._report(Problem(self.path(name, depth), "another filesystem is mounted there", missing=False))
+
+    def split(self) -> tuple[int, str] | None:
+        """Give away one directory that waits to be visited: its descriptor, for the caller to close, and its path.
+
+        Taken high in the tree, where most is below it, and only when another one is left for this walk.
+        """
+        levels = self._levels
+        window = range(max(0, len(levels) - _WINDOW), len(levels))
+        held = [(depth, fd) for depth in window if levels[depth].waiting and (fd := levels[depth].fd) is not None]
+        if sum(len(levels[depth].waiting) for depth, _fd in held) < 2:
+            return None
+        depth, parent_fd = held[0]
+        name = levels[depth].waiting.pop()
+        try:
+            return self._open(parent_fd, name)[0], self.path(name, depth)
+        except OSError as error:
+            self._refused(error, name, depth)
+            return None
+
+    @staticmethod
+    def _open(parent_fd: int, name: str) -> tuple[int, os.stat_result]:
+        fd = open_beneath(parent_fd, os.fsencode(name))
+        try:
+            return fd, os.fstat(fd)
+        except OSError:
+            os.close(fd)
+            raise
+
+    def _refused(self, error: OSError, name: str, depth: int | None = None) -> None:
+        if error.errno == errno.EXDEV:
+            self.skipped(name, depth)
+        elif error.errno not in _GONE:
+            self.problem(error, name, depth)
+
+    def _enter(self, name: str) -> Directory | None:
+        parent_fd = self._descriptor()
+        if parent_fd is None:
+            return None
+        try:
+            fd, status = self._open(parent_fd, name)
+        except OSError as error:
+            self._refused(error, name)
+            return None
+        levels = self._levels
+        levels.append(_Level(name, fd, status))
+        far = len(levels) - 1 - _WINDOW
+        if far > 0 and not levels[far].kept:
+            self._close(levels[far])
+        return Directory(fd, status, self, levels[-1].waiting)
+
+    def _leave(self) -> None:
+        name = self._levels[-1].name
+        self._forget(len(self._levels) - 1)
+        if self._leaving is None:
+            return
+        parent_fd = self._descriptor()
+        if parent_fd is not None:
+            self._leaving(parent_fd, name)
+
+    def _descriptor(self) -> int | None:
+        """Return the descriptor of the present level, opened again when it was closed.
+
+        None when a level on the way is no longer what it was: that level and all below it are given up.
+        """
+        levels = self._levels
+        target = len(levels) - 1
+        held = target
+        while (fd := levels[held].fd) is None:
+            held -= 1
+        stride = -(-(target - held) // _WINDOW)
+        for depth in range(held + 1, target + 1):
+            above, level = levels[depth - 1], levels[depth]
+            fd = self._reopen(fd, level)
+            if fd is None:
+                return None
+            if depth == target or (depth - held) % stride == 0:
+                level.kept = True
+                self._check_points.append(depth)
+            if depth - 1 > held and not above.kept:
+                self._close(above)
+        self._thin_out()
+        return fd
+
+    def _reopen(self, parent_fd: int, level: _Level) -> int | None:
+        what = "was moved or replaced while it was visited"
+        try:
+            fd, status = self._open(parent_fd, level.name)
+            level.fd = fd
+            if (status.st_dev, status.st_ino) == (level.dev, level.ino):
+                return fd
+        except OSError as error:
+            if error.errno not in _GONE:
+                what = os.strerror(error.errno or errno.EIO)
+        depth = self._levels.index(level)
+        self._report(Problem(self.path(depth=depth), what))
+        self._forget(depth)
+        return None
+
+    def _thin_out(self) -> None:
+        """Keep the number of descriptors bounded whatever the shape of the tree."""
+        points = self._check_points
+        if len(points) > _CHECK_POINTS:
+            for depth in points[:-1:2]:
+                self._levels[depth].kept = False
+                self._close(self._levels[depth])
+            self._check_points = points[1:-1:2] + points[-1:]
+
+    def _forget(self, depth: int) -> None:
+        """Drop the levels from `depth` on."""
+        while len(self._levels) > depth:
+            self._close(self._levels.pop())
+        while self._check_points and self._check_points[-1] >= depth:
+            self._check_points.pop()
+
+    @staticmethod
+    def _close(level: _Level) -> None:
+        if level.fd is not None:
+            os.close(level.fd)
+            level.fd = None
