@@ -665,6 +665,16 @@ def test_the_copy_of_a_deleted_drive_goes_from_aside_too(pair: Lab, caches: bool
     assert events.read(pair.places)[-1]["message"] == f"Copy removed from {HOST}: its drive was deleted"
 
 
+def test_a_list_of_drives_that_cannot_be_read_keeps_what_is_aside_and_hinders_nothing(pair: Lab) -> None:
+    for name in ("ml.held", "ml.other"):
+        os.rename(pair.at(name), pair.path / ".stowage-trash" / "pending" / f"{name}.full-1-2")
+    pair.at("ml.held").mkdir()
+    Path(pair.places.drives_dir, "ml.json").write_text("{")
+    result = eviction.recover(pair.places, pair.location, caches=True)
+    assert pair.trash() == ["pending/ml.held.full-1-2"] and (pair.at("ml.other") / "data" / "file").exists()
+    assert list(result.kept) == ["ml.held"] and "could not be determined: " in result.kept["ml.held"]
+
+
 @pytest.mark.parametrize("caches", [True, False])
 def test_a_copy_aside_goes_back_whenever_its_name_is_free(pair: Lab, caches: bool) -> None:
     os.rename(pair.at("ml.held"), pair.path / ".stowage-trash" / "pending" / "ml.held.full-1-2")

@@ -27,8 +27,8 @@ from ..copies.present import Copy, CopyRecord
 from ..copies.trash import Parts, opened_parts
 from ..data_location.locations import CONDEMNED, PENDING, DataLocation
 from ..drives import recorded as drive_records
-from ..drives.recorded import Drive
-from ..errors import printable
+from ..drives.declared import split_copy_name
+from ..errors import StowageError, printable
 from ..locks import try_lock
 from ..places import Places
 from ..records import RecordError
@@ -275,7 +275,6 @@ def recover(
 
     :param caches: whether it goes otherwise too, once it is proven unused
     """
-    drive_of = drive_records.by_copy(drive_records.load_all(places))
     work = Work(places, location, rate, report, step, in_use)
     with opened_parts(location) as parts:
         for entry in copies.names_in(parts.root, PENDING):
@@ -283,7 +282,7 @@ def recover(
                 if one is not None and trash.put_back(parts, one.entry, one.victim.name):
                     work.say("put back", one.victim.name)
                 elif one is not None:
-                    _judge(work, parts, one, drive_of(one.victim.name, one.victim.identity), caches)
+                    _judge(work, parts, one, places, caches)
         condemned = copies.names_in(parts.root, CONDEMNED)
         told = {event.get("entry") for event in events.read(places, 0)} if condemned else set()
         for entry in condemned:
@@ -316,8 +315,15 @@ def _say_foreign(work: Work, part: bytes, entry: bytes, name: str) -> None:
     work.say("foreign", name, why=f"{os.fsdecode(part)}/{printable(entry)} is not a copy of this host")
 
 
-def _judge(work: Work, parts: Parts, one: Locked, drive: Drive | None, caches: bool) -> None:
+def _judge(work: Work, parts: Parts, one: Locked, places: Places, caches: bool) -> None:
     """Remove a copy whose name is taken now, if it may go and is proven unused; otherwise it stays aside."""
+    workspace, _name = split_copy_name(one.victim.name)
+    try:
+        drives = drive_records.load(places, workspace) or []
+    except StowageError as error:
+        work.stays_aside(one.victim.name, f"could not be determined: {error}")
+        return
+    drive = drive_records.by_copy(drives)(one.victim.name, one.victim.identity)
     if drive is not None and drive.absent:
         one.victim = one.victim._replace(reason=DELETED, forced=drive.force)
         caches = True
