@@ -202,7 +202,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.drives import grants
 from ansible_collections.stowage.host.plugins.module_utils.drives import host as drives_host
-from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_lists
+from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_lists, hidden
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
@@ -221,9 +221,10 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     if os.geteuid() != 0:
         raise Refusal("drives", "must be run as root, who alone can read owner marks", "set become: true")
     params = module.params
+    workspaces, params["workspaces"] = params["workspaces"], hidden(params["workspaces"])  # Ansible shows what is there
     places = Places()
     machines = set(params["machines"]) if params["machines"] is not None else None
-    lists = check_lists(params["workspaces"], machines)
+    lists = check_lists(workspaces, machines)
     host_paths = None
     if params["host_paths"] is not None:
         if params["managed_by"]:
@@ -244,7 +245,8 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
 
 
 def main() -> None:
-    run(AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True), make)
+    # The variables of a fill may be secrets: no arguments in the host's log.
+    run(AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True, no_log=True), make)
 
 
 if __name__ == "__main__":

@@ -580,3 +580,20 @@ def test_unknown_fields_are_named_on_one_line(key: str, value: Any) -> None:
         check_drives([drive(PLACED) | {key: value}])
     except Problems as error:
         assert all(problem.isprintable() for problem in error.problems)
+
+
+def filled(**variables: str) -> dict[str, Any]:
+    return {"metadata": {"name": "llama"}, "spec": {"fill": {"template": {"image": "fetch", "env": variables}}}}
+
+
+def test_the_variables_of_a_fill_are_hidden() -> None:
+    assert drives.hidden([{"name": "ml", "drives": [filled(TOKEN="hf_1")]}]) == [
+        {"name": "ml", "drives": [filled(TOKEN="***")]}
+    ]
+    assert drives.hidden({"env": "hf_1"}) == {"env": "***"}
+
+
+def test_that_a_variable_of_a_fill_changed_is_told_and_not_its_value() -> None:
+    before, after = filled(TOKEN="hf_1", MIRROR="eu"), filled(TOKEN="hf_2", MIRROR="eu", NEW="x")
+    assert drives.hidden(after, before) == filled(TOKEN="*** (changed)", MIRROR="***", NEW="***")
+    assert drives.hidden(before) == filled(TOKEN="***", MIRROR="***")

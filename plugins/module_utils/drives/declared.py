@@ -306,6 +306,29 @@ def _fill(fields: _Fields) -> dict[str, Any]:
     return {"template": {**template.others(("image", "command", "args", "env")), **checked}}
 
 
+def hidden(value: Any, before: Any = None) -> Any:
+    """Return *value*, drives as they were declared, with the values of a fill's variables hidden: they may be secrets.
+
+    :param before: what it is compared with: a value that is another there is said to have changed
+    """
+    if isinstance(value, list):
+        return [hidden(one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    other = before if isinstance(before, Mapping) else {}
+    shown = {key: hidden(one, other.get(key)) for key, one in value.items() if key != "env"}
+    if "env" in value:
+        shown["env"] = _hidden_values(value["env"], other.get("env"))
+    return shown
+
+
+def _hidden_values(variables: Any, before: Any) -> Any:
+    if not isinstance(variables, Mapping):
+        return "***"
+    known = before if isinstance(before, Mapping) else variables
+    return {name: "***" if known.get(name, value) == value else "*** (changed)" for name, value in variables.items()}
+
+
 class _Fields:
     """One mapping under check. Whatever is wrong is added to the problems, and a default stands in for it.
 

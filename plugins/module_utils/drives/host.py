@@ -23,7 +23,7 @@ from . import deletion as drive_deletion
 from . import grants
 from . import recorded as drive_records
 from . import sources as drive_sources
-from .declared import Entry
+from .declared import Entry, hidden
 from .grants import Grants
 from .recorded import Drive, Found, Holdings
 
@@ -157,11 +157,10 @@ def _note(workspace: str, drives: Iterable[Drive], before: Iterable[Drive], diff
     wanted = {drive.name: drive for drive in drives}
     actual = {drive.name: drive for drive in before}
     for name in sorted({*wanted, *actual}):
-        differences.note(
-            f"{workspace}/{name}",
-            wanted[name].declared if name in wanted else None,
-            actual[name].declared if name in actual else None,
-        )
+        after = wanted[name].declared if name in wanted else None
+        was = actual[name].declared if name in actual else None
+        if after != was:
+            differences.note(f"{workspace}/{name}", hidden(after, was), hidden(was))
 
 
 def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], mounts: Sequence[Mount]) -> None:
