@@ -4,6 +4,7 @@
 
     lab.py up [--name LAB] [--hosts 2 | --hosts gpu-01,gpu-02] [--disks ext4,xfs,btrfs] [--size 1G]
     lab.py down | status | inventory | shell HOST [COMMAND...]    [--name LAB]
+    lab.py stop HOST | start HOST [--name LAB]     cuts one host's power, and starts it again with its disks
     lab.py roots                                   builds the root filesystems ahead of time
     lab.py site [--inventory PATH]                 rolls stowage.host.site out and shows what an operator wants to see
 
@@ -470,9 +471,9 @@ def loop_devices(lab: Lab, inside: set[str]) -> list[str]:
         devices |= {loop["maj:min"] for loop in more}
 
 
-def remove_cgroups(lab: Lab) -> None:
-    """End all processes of the lab's hosts, and only these: nothing else is in their control groups."""
-    ours = sorted(cgroups().glob(f"stowage-lab-{lab.tag}-*"))
+def remove_cgroups(lab: Lab, host: str = "*") -> None:
+    """End all processes of the lab's hosts, or of one, and only these: nothing else is in their control groups."""
+    ours = sorted(cgroups().glob(f"stowage-lab-{lab.tag}-{host}"))
     for cgroup in ours:
         (cgroup / "cgroup.kill").write_text("1")
     limit = time.monotonic() + 10
@@ -483,7 +484,7 @@ def remove_cgroups(lab: Lab) -> None:
             time.sleep(0.02)
     # Beside the unified hierarchy, nspawn makes groups of the same name in an old one.
     for hierarchy in (cgroups(), *Path("/sys/fs/cgroup").iterdir()):
-        for cgroup in hierarchy.glob(f"stowage-lab-{lab.tag}-*") if hierarchy.is_dir() else ():
+        for cgroup in hierarchy.glob(f"stowage-lab-{lab.tag}-{host}") if hierarchy.is_dir() else ():
             for directory, _directories, _files in os.walk(cgroup, topdown=False):
                 os.rmdir(directory)
 
@@ -528,6 +529,22 @@ def find_host(lab: Lab, name: str) -> Host:
     raise LabError(f"{name}: no such host in lab {lab.name}; start it with: lab.py up --name {lab.name}")
 
 
+def stop(lab: Lab, name: str) -> None:
+    host = find_host(lab, name)
+    if lab.running(host.name):
+        remove_cgroups(lab, host.name)
+        say(f"{host.name} is down")
+
+
+def start(lab: Lab, name: str) -> None:
+    host = find_host(lab, name)
+    if not lab.running(host.name):
+        remove_cgroups(lab, host.name)  # empty ones, of a host that went down by itself
+        start_host(lab, host)
+        wait_for_host(lab, host)
+        say(f"{host.name} is up")
+
+
 def shell(lab: Lab, name: str, command: list[str]) -> None:
     host = find_host(lab, name)
     os.execvp("ssh", [*lab.ssh(host), *command])
@@ -561,12 +578,13 @@ def main(arguments: Iterable[str] | None = None) -> int:
     named = argparse.ArgumentParser(add_help=False)
     named.add_argument("--name", default="site", help="the lab's name (default: site)")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("up", "down", "status", "inventory", "shell", "roots", "site"):
+    for name in ("up", "down", "status", "inventory", "stop", "start", "shell", "roots", "site"):
         commands.add_parser(name, parents=[named])
     commands.choices["up"].add_argument("--hosts", default="2", help="a number, or names separated by commas")
     commands.choices["up"].add_argument("--disks", default="ext4,xfs", help="filesystems of nvme0, nvme1, ...")
     commands.choices["up"].add_argument("--size", default="1G", help="size of each disk; XFS needs 300M")
-    commands.choices["shell"].add_argument("host")
+    for name in ("stop", "start", "shell"):
+        commands.choices[name].add_argument("host")
     commands.choices["shell"].add_argument("argv", nargs=argparse.REMAINDER)
     commands.choices["site"].add_argument("--inventory", help="the inventory of your own hosts")
     options = parser.parse_args(list(arguments) if arguments is not None else None)
@@ -588,6 +606,12 @@ def main(arguments: Iterable[str] | None = None) -> int:
             status(lab)
         elif options.command == "inventory":
             print((lab.home / "inventory.yml").read_text())
+        elif options.command == "stop":
+            preflight()
+            stop(lab, options.host)
+        elif options.command == "start":
+            preflight()
+            start(lab, options.host)
         elif options.command == "shell":
             shell(lab, options.host, options.argv)
         elif options.command == "roots":
