@@ -184,7 +184,12 @@ def run_check(gate: str, check: Check) -> Counts:
     results = BUILD / "results" / slug
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir(parents=True)
-    environment = {**os.environ, "STOWAGE_RESULTS": str(results)}
+    environment = {
+        **os.environ,
+        "STOWAGE_RESULTS": str(results),
+        # Else molecule takes the state of any other checkout whose directory has the same name for this one's.
+        "MOLECULE_EPHEMERAL_DIRECTORY": str(BUILD / "molecule" / slug),
+    }
     show(f"  ...   {check.name}", passing=True)
 
     started = time.monotonic()
