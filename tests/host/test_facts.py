@@ -62,12 +62,19 @@ def test_a_data_location_whose_disk_goes(small_disk: Callable[..., Any], tmp_pat
     places = Places.under(str(tmp_path))
     disk = small_disk("ext4")
     folder = disk.path / "stowage"
-    (folder / "drives" / "ml.a").mkdir(parents=True)
+    copy = folder / "drives" / "ml.a"
+    for made in (copy, folder / ".stowage-trash" / "pending"):
+        made.mkdir(parents=True)
     identity = str(uuid.uuid4())
     fd = os.open(folder, os.O_RDONLY)
     try:
         owner.claim(fd, "data-location", str(folder), identity, "gpu-01")
         filesystem = mounts.identify(fd, mounts.read())
+    finally:
+        os.close(fd)
+    fd = os.open(copy, os.O_RDONLY)
+    try:
+        owner.claim(fd, "copy", "ml.a", str(uuid.uuid4()), "gpu-01")
     finally:
         os.close(fd)
     location = {"path": str(folder), "max_bytes": 0, "host": "gpu-01", "identity": identity}
@@ -77,7 +84,8 @@ def test_a_data_location_whose_disk_goes(small_disk: Callable[..., Any], tmp_pat
     found = facts.gather(places, {})
     assert found["problems"] == []
     assert found["data_location"]["available"] and found["data_location"]["free_bytes"] > 0
-    assert found["compact"]["copies"] == {"ml.a": None}
+    assert {name: one["present"] for name, one in found["copies"].items()} == {"ml.a": True}
+    assert found["compact"]["copies"] == {}  # of no drive that is declared: no run can have it
 
     disk.unmount()
     found = facts.gather(places, {})
