@@ -85,7 +85,7 @@ def test_a_data_location_whose_disk_goes(small_disk: Callable[..., Any], tmp_pat
     assert found["problems"] == []
     assert found["data_location"]["available"] and found["data_location"]["free_bytes"] > 0
     assert {name: one["present"] for name, one in found["copies"].items()} == {"ml.a": True}
-    assert found["compact"]["copies"] == {}  # of no drive that is declared: no run can have it
+    assert found["compact"]["copies"] == {"ml.a": None}
 
     disk.unmount()
     found = facts.gather(places, {})
