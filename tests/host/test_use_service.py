@@ -219,9 +219,8 @@ def test_it_ends_when_the_asker_is_gone_even_when_it_is_stuck(
 import sys, time
 sys.argv[1:] = ["use"]
 sys.path.insert(0, {str(program)!r})
-from stowage_core import use
 from stowaged import use_service
-use.look = lambda *anything: time.sleep(600)
+use_service.use.look = lambda *anything: time.sleep(600)
 use_service.main()
 """
     service = Service(tmp_path / "use", [sys.executable, "-I", "-c", stuck])
