@@ -91,7 +91,7 @@ def _imported(source: bytes, package: str) -> set[str]:
             continue
         above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
         name = ".".join([*above, *([node.module] if node.module else [])])
-        if name.split(".")[0] == CORE:
+        if name.partition(".")[0] == CORE:
             found |= {name, *(f"{name}.{alias.name}" for alias in node.names)}
     return found
 

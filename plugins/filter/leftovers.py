@@ -54,8 +54,8 @@ def _data(facts: Facts) -> list[str]:
 def _aside(aside: Sequence[Facts]) -> list[str]:
     lines = []
     for one in aside:
-        what = f"of copy {one['copy']}" if one["copy"] else "which is no copy of this host"
-        state = "which was being removed" if one["condemned"] else "whose place a new one has" if one["copy"] else ""
+        what = f"of copy {one['name']}" if one["name"] else "which is no copy of this host"
+        state = "which was being removed" if one["condemned"] else "whose place a new one has" if one["name"] else ""
         lines.append(f"{one['path']}, " + ", ".join(part for part in (what, state) if part))
     return lines
 

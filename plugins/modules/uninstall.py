@@ -63,7 +63,7 @@ aside:
     path:
       description: Where it is.
       type: str
-    copy:
+    name:
       description: The copy that it is, as workspace and drive; empty for what is none of this host.
       type: str
     condemned:
@@ -71,7 +71,7 @@ aside:
       type: bool
   sample:
     - path: /mnt/nvme0/stowage/.stowage-trash/condemned/ml.old.full-18a1-9f0c11aa
-      copy: ml.old
+      name: ml.old
       condemned: true
 """
 
@@ -172,7 +172,7 @@ def settle(module: AnsibleModule, differences: Differences, places: Places) -> l
             differences.note(f"copy {one.copy} in {one.location.path}", "in its place", "aside")
             differences.do(f"put copy {one.copy} in {one.location.path} back", partial(aside.put_back, one))
     return [
-        {"path": one.path, "copy": one.copy, "condemned": one.part == data_locations.CONDEMNED}
+        {"path": one.path, "name": one.copy, "condemned": one.part == data_locations.CONDEMNED}
         for one in found
         if (not one.returns if differences.check_mode else os.path.lexists(one.path))
     ]

@@ -69,9 +69,9 @@ def test_what_was_not_judged_is_put_back_and_the_rest_is_told(lab: Lab) -> None:
     assert (warnings, left) == (
         [],
         [
-            {"path": f"{trash}/pending/{replaced}", "copy": "ml.replaced", "condemned": False},
-            {"path": f"{trash}/pending/of somebody", "copy": "", "condemned": False},
-            {"path": f"{trash}/condemned/{condemned}", "copy": "ml.gone", "condemned": True},
+            {"path": f"{trash}/pending/{replaced}", "name": "ml.replaced", "condemned": False},
+            {"path": f"{trash}/pending/of somebody", "name": "", "condemned": False},
+            {"path": f"{trash}/condemned/{condemned}", "name": "ml.gone", "condemned": True},
         ],
     )
     assert not settle(lab)[0].changed
@@ -83,7 +83,7 @@ def test_of_two_that_were_aside_one_goes_back(lab: Lab) -> None:
     predicted, left, _warnings = settle(lab, check_mode=True)
     done, left_then, _warnings = settle(lab)
     assert (predicted.actions, left) == (done.actions, left_then)
-    assert (lab.names(), [one["copy"] for one in left]) == (["ml.twice"], ["ml.twice"])
+    assert (lab.names(), [one["name"] for one in left]) == (["ml.twice"], ["ml.twice"])
 
 
 def test_former_data_locations_are_looked_at_and_one_that_is_away_is_said(lab: Lab) -> None:
@@ -105,4 +105,4 @@ def test_a_copy_that_another_process_is_at_work_with_is_left_to_it(lab: Lab) -> 
     assert held is not None
     _done, left, _warnings = settle(lab)
     os.close(held)
-    assert (lab.names(), [one["copy"] for one in left]) == ([], ["ml.held"])
+    assert (lab.names(), [one["name"] for one in left]) == ([], ["ml.held"])

@@ -90,9 +90,9 @@ def test_what_is_left() -> None:
 def test_what_lies_aside_is_left_too() -> None:
     facts = {"layout": None, "data_location": None, "former_data_locations": [], "copies": {}, "leases": []}
     aside = [
-        {"path": "/d/condemned/ml.a.full-1", "copy": "ml.a", "condemned": True},
-        {"path": "/d/pending/ml.b.full-1", "copy": "ml.b", "condemned": False},
-        {"path": "/d/pending/x", "copy": "", "condemned": False},
+        {"path": "/d/condemned/ml.a.full-1", "name": "ml.a", "condemned": True},
+        {"path": "/d/pending/ml.b.full-1", "name": "ml.b", "condemned": False},
+        {"path": "/d/pending/x", "name": "", "condemned": False},
     ]
     assert leftovers(facts, aside)[:-2] == [
         "/d/condemned/ml.a.full-1, of copy ml.a, which was being removed",
