@@ -88,7 +88,7 @@ from ansible_collections.stowage.host.plugins.module_utils import own_files, rec
 from ansible_collections.stowage.host.plugins.module_utils.copies import aside
 from ansible_collections.stowage.host.plugins.module_utils.data_location import locations as data_locations
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
-from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.layout import record as layout_record
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
@@ -131,9 +131,13 @@ def body(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
         systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
         files = ours(module, candidates(places, module.params["environment_files"]))
         stop(systemctl, differences, files)
-        left = settle(module, differences, places)
+        left = aside.settle(places, differences, module.warn)
         remove(module, systemctl, differences, places, files)
-    return {"aside": left}
+    return {
+        "aside": [
+            {"path": one.path, "name": one.copy, "condemned": one.part == data_locations.CONDEMNED} for one in left
+        ]
+    }
 
 
 def stop(systemctl: Systemctl, differences: Differences, files: Mapping[str, bytes]) -> None:
@@ -151,31 +155,6 @@ def stop(systemctl: Systemctl, differences: Differences, files: Mapping[str, byt
         differences.do(f"stop {name}", partial(systemctl.tell, "stop", name))
     for name in enabled:
         differences.do(f"disable {name}", partial(systemctl.tell, "disable", name))
-
-
-def settle(module: AnsibleModule, differences: Differences, places: Places) -> list[dict[str, Any]]:
-    """Put back the copies that were set aside and not judged yet, and return what stays aside."""
-    found: list[aside.Aside] = []
-    try:
-        present = data_locations.load(places)
-        locations = [*([present] if present is not None else []), *data_locations.load_former(places)]
-    except StowageError as error:
-        module.warn(f"what lies aside in data locations is unknown: {error}")
-        return []
-    for location in locations:
-        try:
-            found += aside.look(location)
-        except StowageError as error:
-            module.warn(f"what lies aside there is unknown: {error}")
-    for one in found:
-        if one.returns:
-            differences.note(f"copy {one.copy} in {one.location.path}", "in its place", "aside")
-            differences.do(f"put copy {one.copy} in {one.location.path} back", partial(aside.put_back, one))
-    return [
-        {"path": one.path, "name": one.copy, "condemned": one.part == data_locations.CONDEMNED}
-        for one in found
-        if (not one.returns if differences.check_mode else os.path.lexists(one.path))
-    ]
 
 
 def remove(

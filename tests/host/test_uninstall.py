@@ -7,25 +7,15 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from copies_lab import Lab
 
 from stowage_core import records
+from stowage_core.copies import aside
 from stowage_core.data_location.locations import CONDEMNED, PENDING
 from stowage_core.differences import Differences
 from stowage_core.locks import try_lock
-
-
-class Module:
-    """An Ansible module, as far as it is asked."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 @pytest.fixture
@@ -43,12 +33,10 @@ def set_aside(lab: Lab, name: str, part: bytes, number: int = 1) -> str:
     return entry
 
 
-def settle(lab: Lab, check_mode: bool = False) -> tuple[Differences, list[dict[str, Any]], list[str]]:
-    from ansible_collections.stowage.host.plugins.modules import uninstall
-
-    module, differences = Module(), Differences(check_mode)
-    left = uninstall.settle(module, differences, lab.places)
-    return differences, left, module.warnings
+def settle(lab: Lab, check_mode: bool = False) -> tuple[Differences, list[tuple[str, str]], list[str]]:
+    differences, warnings = Differences(check_mode), list[str]()
+    left = aside.settle(lab.places, differences, warnings.append)
+    return differences, [(one.copy, one.path) for one in left], warnings
 
 
 def test_what_was_not_judged_is_put_back_and_the_rest_is_told(lab: Lab) -> None:
@@ -69,9 +57,9 @@ def test_what_was_not_judged_is_put_back_and_the_rest_is_told(lab: Lab) -> None:
     assert (warnings, left) == (
         [],
         [
-            {"path": f"{trash}/pending/{replaced}", "name": "ml.replaced", "condemned": False},
-            {"path": f"{trash}/pending/of somebody", "name": "", "condemned": False},
-            {"path": f"{trash}/condemned/{condemned}", "name": "ml.gone", "condemned": True},
+            ("ml.replaced", f"{trash}/pending/{replaced}"),
+            ("", f"{trash}/pending/of somebody"),
+            ("ml.gone", f"{trash}/condemned/{condemned}"),
         ],
     )
     assert not settle(lab)[0].changed
@@ -83,7 +71,7 @@ def test_of_two_that_were_aside_one_goes_back(lab: Lab) -> None:
     predicted, left, _warnings = settle(lab, check_mode=True)
     done, left_then, _warnings = settle(lab)
     assert (predicted.actions, left) == (done.actions, left_then)
-    assert (lab.names(), [one["name"] for one in left]) == (["ml.twice"], ["ml.twice"])
+    assert (lab.names(), [name for name, _path in left]) == (["ml.twice"], ["ml.twice"])
 
 
 def test_former_data_locations_are_looked_at_and_one_that_is_away_is_said(lab: Lab) -> None:
@@ -105,4 +93,4 @@ def test_a_copy_that_another_process_is_at_work_with_is_left_to_it(lab: Lab) -> 
     assert held is not None
     _done, left, _warnings = settle(lab)
     os.close(held)
-    assert (lab.names(), [one["name"] for one in left]) == ([], ["ml.held"])
+    assert (lab.names(), [name for name, _path in left]) == ([], ["ml.held"])

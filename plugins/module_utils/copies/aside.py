@@ -6,11 +6,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
+from ..data_location import locations as data_locations
 from ..data_location.locations import CONDEMNED, PENDING, DataLocation
+from ..differences import Differences
+from ..errors import StowageError
 from ..locks import try_lock
+from ..places import Places
 from . import trash
 from .present import names_in
 from .trash import Parts, opened_parts
@@ -69,3 +75,27 @@ def put_back(one: Aside) -> None:
 def _put_back(parts: Parts, one: Aside, stack: ExitStack) -> None:
     if trash.own(parts.pending, one.entry, one.copy, one.location, stack) is not None:
         trash.put_back(parts, one.entry, one.copy)
+
+
+def settle(places: Places, differences: Differences, warn: Callable[[str], object]) -> list[Aside]:
+    """Put back what was set aside in any data location and not judged yet, and return what stays aside.
+
+    Nobody may be at work in them any more.
+    """
+    found: list[Aside] = []
+    try:
+        present = data_locations.load(places)
+        locations = [*([present] if present is not None else []), *data_locations.load_former(places)]
+    except StowageError as error:
+        warn(f"what lies aside in data locations is unknown: {error}")
+        return []
+    for location in locations:
+        try:
+            found += look(location)
+        except StowageError as error:
+            warn(f"what lies aside there is unknown: {error}")
+    for one in found:
+        if one.returns:
+            differences.note(f"copy {one.copy} in {one.location.path}", "in its place", "aside")
+            differences.do(f"put copy {one.copy} in {one.location.path} back", partial(put_back, one))
+    return [one for one in found if (not one.returns if differences.check_mode else os.path.lexists(one.path))]
