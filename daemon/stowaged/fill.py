@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """``stowage fill run``: fills one copy, and tries again when that fails. The unit ``stowage-fill@.service`` runs it.
 
-A try makes the copy, pins it as a worker's lease does, notes on it that a fill has begun while it is still empty, and
-runs the container. When that has ended well, its last file is there, and everything is on the disk, the note is taken
-away: only then is the copy usable. What a try leaves that did not end well goes the way of evicted copies, with all
-that is looked at there, wherever it was cut short.
+A try makes the copy, notes on it that a fill has begun while it is still empty and nobody has it, pins it as a worker's
+lease does, and runs the container. When that has ended well, its last file is there, and everything is on the disk, the
+note is taken away: only then is the copy usable. What a try leaves that did not end well goes the way of evicted
+copies, with all that is looked at there, wherever it was cut short.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from stowage_core import events, records
+from stowage_core import events, mounts, records
 from stowage_core.copies import fill_marks, fills
 from stowage_core.copies import present as copies
 from stowage_core.copies.fills import FAILED, FILLING, Record
@@ -29,7 +29,7 @@ from stowage_core.data_location.locations import DRIVES, DataLocation
 from stowage_core.drives import recorded as drive_records
 from stowage_core.drives.declared import split_copy_name
 from stowage_core.drives.recorded import Drive
-from stowage_core.errors import Refusal, StowageError, one_line
+from stowage_core.errors import Refusal, StowageError, one_line, printable, quoted
 from stowage_core.eviction.plan import UNFILLED, Victim
 from stowage_core.eviction.round import Work
 from stowage_core.locks import try_lock
@@ -37,8 +37,9 @@ from stowage_core.places import Places
 from stowage_core.runs import pins
 from stowage_core.runs.holders import start_time
 from stowage_core.sizes import Space, decimal
-from stowage_core.syscalls import DIRECTORY, syncfs
+from stowage_core.syscalls import DIRECTORY, NO_DIRECTORY, syncfs
 from stowage_core.trees import measure
+from stowage_core.use import look as use
 
 from . import container, settings
 from .container import Container
@@ -288,11 +289,10 @@ class Filling:
             worker="fill",
             read_only=False,
             deadline=time.time() + _RESERVED_S,
-            to_fill=True,
+            begin=self._begin,
         )
         try:
             pins.confirm(self._places, pin.run, pin.number, pid=os.getpid())
-            self._begin(drive)
             self._fill(drive, engine, pin.path(self._places))
             written = self._finish(drive)
         finally:
@@ -305,16 +305,45 @@ class Filling:
             self._places, self._location, self._copy, "Filled", f"{decimal(written)} in {seconds:.0f} s", bytes=written
         )
 
-    def _begin(self, drive: Drive) -> None:
-        """Note that from now on what is in the copy is the fill's; nothing may be in it yet."""
-        with copies.locked(self._fd, self._copy), self._opened() as fd:
+    def _begin(self, location_fd: int, drive: Drive) -> None:
+        """Make the copy, and note that from now on what is in it is the fill's: it is empty, and nobody has it.
+
+        The copy's lock is held.
+        """
+        self._drive()
+        self._check_unused(location_fd)
+        owned = pins.ownership(drive)
+        with copies.prepared(location_fd, self._location, self._copy, drive.identity, drive.path, **owned):
+            pass
+        with self._opened() as fd:
             mark = copies.own_mark(fd, self._copy, self._location)
             if mark is None or mark.identity != drive.identity:
                 raise StowageError(f"copy {self._copy}: something else is there by its name now")
-            with copies.opened(fd, os.fsencode(drive.path or ".")) as folder:
-                if os.listdir(folder):
-                    raise fills.foreign_refusal(drive)
+            if not fills.is_empty(fd, drive.path):
+                if fill_marks.has_begun(fd, mark):
+                    raise StowageError(f"copy {self._copy}: what an earlier fill has left was put back; it goes first")
+                raise fills.foreign_refusal(drive)
             fill_marks.begin(fd, mark)
+
+    def _check_unused(self, location_fd: int) -> None:
+        """Refuse to begin in a copy that somebody has: what they write would go with what a fill leaves."""
+        for pin in pins.all_pins(self._places):
+            if pin.copy == self._copy:
+                what = f"{pin.described} ({printable(pin.held_by)}) holds it, and a fill begins where nobody is at work"
+                remedy = f"end that run, and stowage lease release {quoted(pin.run)} {pin.number}"
+                raise StowageError(f"copy {self._copy}: {what}; {remedy}")
+        with ExitStack() as stack:
+            drives = stack.enter_context(copies.opened(location_fd, DRIVES))
+            try:
+                fd = stack.enter_context(copies.opened(drives, os.fsencode(self._copy)))
+            except OSError as error:
+                if error.errno in NO_DIRECTORY:
+                    return  # it is still to be made; what else has its name is refused then
+                raise
+            found = use.in_use([use.Subject.of(self._copy, fd, drives, mounts.read())])[self._copy]
+        if found:
+            what = f"in use: {found[0]}, and a fill begins where nobody is at work"
+            raise StowageError(f"copy {self._copy}: {what}; end that")
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
@@ -368,7 +397,7 @@ class Filling:
             usage = measure.Scan().measure(fd)
             syncfs(fd)
             with copies.locked(self._fd, self._copy):
-                fill_marks.finish(fd)
+                fill_marks.remove(fd)
         return usage.allocated
 
     def _clear(self) -> None:
@@ -381,8 +410,10 @@ class Filling:
                 mark = copies.own_mark(fd, self._copy, self._location)
                 if mark is None or not fill_marks.has_begun(fd, mark):
                     return
-        except FileNotFoundError:
-            return
+        except OSError as error:
+            if error.errno in NO_DIRECTORY:
+                return  # there is no copy
+            raise
         work = Work(self._places, self._location, _RATE)
         victim = Victim(self._copy, mark.identity, UNFILLED, 0, 0)
         with opened_parts(self._location) as parts, ExitStack() as stack:

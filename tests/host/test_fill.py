@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies_lab import EVERYTHING, NOW, Lab, process
+from copies_lab import EVERYTHING, HOST, NOW, Lab, process
 
 from stowage_core import events, owner, records
 from stowage_core.copies import fill_marks, fills
 from stowage_core.copies import present as copies
 from stowage_core.copies.fills import Fill
+from stowage_core.data_location import adoption
 from stowage_core.drives import recorded as drive_records
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.eviction import evict as eviction
 from stowage_core.runs import pins
+from stowage_core.runs.mounts import Worker
 from stowaged import container, fill
 from stowaged.container import Container
 
@@ -153,8 +155,21 @@ def mount_options(path: str) -> list[str]:
     return done.stdout.strip().split(",")
 
 
-def take(lab: Lab) -> pins.Pin:
-    return pins.take(lab.places, lab.location, "ml.a", run="r", read_only=True, deadline=time.time() + 60)
+def take(lab: Lab, read_only: bool = True) -> pins.Pin:
+    return pins.take(lab.places, lab.location, "ml.a", run="r", read_only=read_only, deadline=time.time() + 60)
+
+
+def work_in(lab: Lab, name: str) -> None:
+    """Write a file as a worker does, through a lease that is let go then."""
+    pin = take(lab, read_only=False)
+    (Path(pin.path(lab.places)) / name).write_text("weeks of a run")
+    pins.release(lab.places, pin.run, pin.number)
+
+
+def adopt(lab: Lab) -> None:
+    with at(lab) as fd:
+        for one in adoption.find_adoptions(lab.places, ["ml.a"], HOST, "", fd, []):
+            adoption.take_in(one, HOST, fd)
 
 
 def test_an_evicted_copy_is_filled_again(lab: Lab) -> None:
@@ -298,6 +313,158 @@ def test_the_note_of_another_drive_or_place_is_none(lab: Lab) -> None:
             os.close(fd)
         assert not run(lab, Engine(), (0.0,))
         assert (path / "data" / "file").exists()
+
+
+def fails_and_touches_nothing(lab: Lab, message: str, *kept: Path) -> None:
+    engine = Engine(writes(status=1))
+    for _time in range(2):
+        assert not run(lab, engine)
+        assert message in look(lab).message and len(engine.tries) == 1, "nothing was run"
+        assert all(path.exists() for path in kept) and not begun(lab.at("ml.a")) and lab.trash() == []
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_content_beside_the_drive_s_folder_counts(lab: Lab, folder: bool) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, path="models/llama", evictable=False)
+    path = lab.at("ml.a")
+    (path / "models/llama" if folder else path).mkdir(parents=True)
+    (path / "precious").write_text("years of work")
+    adopt(lab)
+    remedy = "make that file in its folder 'models/llama' when the content is whole"
+    fails_and_touches_nothing(lab, remedy, path / "precious")
+
+
+def test_content_on_the_way_to_the_drive_s_folder_counts(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, path="models/llama", evictable=False)
+    (lab.at("ml.a") / "models/llama").mkdir(parents=True)
+    (lab.at("ml.a") / "models/other").touch()
+    adopt(lab)
+    fails_and_touches_nothing(lab, fills.FOREIGN, lab.at("ml.a") / "models/other")
+
+
+def test_an_orphan_that_is_adopted_for_a_drive_with_a_folder_stays_whole(lab: Lab) -> None:
+    lab.copy("ml.a", evictable=False)
+    del lab.drives["ml"]["a"]
+    lab.declare("ml.a", fill=TEMPLATE, path="model", evictable=False)
+    adopt(lab)
+    fails_and_touches_nothing(lab, fills.FOREIGN, lab.at("ml.a") / "data/file")
+
+
+def test_a_file_where_the_drive_s_folder_should_be_is_content(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, path="model/v1", evictable=False)
+    lab.at("ml.a").mkdir()
+    (lab.at("ml.a") / "model").write_text("a file")
+    adopt(lab)
+    fails_and_touches_nothing(lab, fills.FOREIGN, lab.at("ml.a") / "model")
+
+
+def test_a_file_by_the_copy_s_name_is_refused(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+    lab.at("ml.a").write_text("a file")
+    assert not run(lab, Engine(), (0.0,))
+    assert "is not there as a plain directory" in look(lab).message and lab.at("ml.a").read_text() == "a file"
+
+
+def test_an_empty_copy_that_was_adopted_is_filled(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, path="models/llama")
+    (lab.at("ml.a") / "models/llama").mkdir(parents=True)
+    adopt(lab)
+    assert run(lab, Engine(writes(MARKER))) and look(lab).usable
+
+
+def test_a_fill_does_not_begin_under_a_lease(lab: Lab) -> None:
+    """A worker that has emptied the drive goes on to work in it: what it writes is its own."""
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+    assert run(lab, Engine(writes(MARKER)))
+    pin = take(lab, read_only=False)
+    mount = Path(pin.path(lab.places))
+    for one in mount.iterdir():
+        one.unlink()
+    fails_and_touches_nothing(lab, "pin r/1 (r) holds it, and a fill begins where nobody is at work; end that run, and")
+    (mount / "result").write_text("weeks of a run")
+    pins.release(lab.places, pin.run, pin.number)
+    fills.forget(lab.places, "ml.a")
+    fails_and_touches_nothing(lab, fills.FOREIGN, lab.at("ml.a") / "result")
+
+
+def test_a_fill_does_not_begin_where_anybody_is(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+    assert run(lab, Engine(writes(MARKER)))
+    for one in lab.at("ml.a").iterdir():
+        one.unlink()
+    with process("os.chdir(copy)\nready()", str(lab.at("ml.a"))):
+        fails_and_touches_nothing(lab, "and a fill begins where nobody is at work; end that")
+    fills.forget(lab.places, "ml.a")
+    assert run(lab, Engine(writes(MARKER))) and look(lab).usable
+
+
+def test_a_copy_that_a_worker_was_given_is_no_fill_s_leftover(lab: Lab) -> None:
+    """The fill is taken out of the drive after one was cut short, and put back when workers have used it."""
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+    cut_short(lab)
+    without_fill(lab)
+    assert begun(lab.at("ml.a"))
+    work_in(lab, "checkpoint")
+    assert not begun(lab.at("ml.a"))
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+    fails_and_touches_nothing(lab, fills.FOREIGN, lab.at("ml.a") / "checkpoint", lab.at("ml.a") / "part")
+
+
+def test_what_was_set_aside_and_a_worker_was_given_is_no_fill_s_leftover(lab: Lab) -> None:
+    """The same, and the clearing was cut short too."""
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+    cut_short(lab)
+    aside = "ml.a.unfilled-18a1-9f0c11aa"
+    os.rename(lab.at("ml.a"), lab.path / ".stowage-trash/pending" / aside)
+    without_fill(lab)
+    work_in(lab, "checkpoint")
+    os.rename(lab.at("ml.a"), lab.path / ".stowage-trash/pending" / aside)
+    lab.at("ml.a").mkdir()
+    result = eviction.recover(lab.places, lab.location, caches=True)
+    assert "was not left by a fill that did not finish" in result.kept["ml.a"]
+    assert lab.trash() == [f"pending/{aside}"]
+
+
+def test_a_worker_that_is_given_the_copy_meanwhile_keeps_it(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+
+    def work(drive: Path) -> int:
+        without_fill(lab)
+        work_in(lab, "result")
+        lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+        return writes(status=1)(drive)
+
+    assert not run(lab, Engine(work))
+    fills.forget(lab.places, "ml.a")
+    fails_and_touches_nothing(lab, fills.FOREIGN, lab.at("ml.a") / "result")
+
+
+def test_what_is_adopted_is_no_fill_s_leftover(lab: Lab) -> None:
+    lab.declare("ml.a", fill=TEMPLATE, evictable=False)
+    cut_short(lab)
+    adopt(lab)
+    fails_and_touches_nothing(lab, fills.FOREIGN, lab.at("ml.a") / "part")
+
+
+def test_no_run_is_named_as_a_fill_is() -> None:
+    with pytest.raises(Refusal, match="that is the name of what fills a copy; name the run otherwise"):
+        Worker.of(fills.unit("ml.a"), "w0")
+
+
+def without_fill(lab: Lab) -> None:
+    del lab.drives["ml"]["a"]["spec"]["fill"]
+    value = {"workspace": "ml", "host": HOST, "drives": list(lab.drives["ml"].values())}
+    records.write(os.path.join(lab.places.drives_dir, "ml.json"), value)
+
+
+def cut_short(lab: Lab) -> None:
+    """Leave what a fill leaves on a host that loses its power."""
+    with filling(lab) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    for pin in pins.all_pins(lab.places):
+        pins.release(lab.places, pin.run, pin.number)
+    fills.forget(lab.places, "ml.a")
 
 
 FILLING = """

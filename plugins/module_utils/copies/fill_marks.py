@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The two marks of a fill on a copy: the file that the fill writes last, and that a fill of Stowage's has begun there.
 
-The second is the extended attribute ``trusted.stowage.fill`` of the copy. It is set while the copy is empty, before
-anything can be written, and taken away once all that was written is safe on the disk. So a copy that has it holds
-nothing but what a fill left that did not finish, and may be removed; what a copy without it holds may be anybody's.
+The second is the extended attribute ``trusted.stowage.fill`` of the copy. It is set while the copy is empty and nobody
+has it, before anything can be written, and taken away once all that was written is safe on the disk, or before anybody
+else is given the copy. So a copy that has it holds nothing but what a fill left that did not finish, and may be
+removed; what a copy without it holds may be anybody's.
 """
 
 from __future__ import annotations
@@ -67,7 +68,12 @@ def has_begun(copy_fd: int, mark: Mark) -> bool:
         raise
 
 
-def finish(copy_fd: int) -> None:
-    """Note durably that the fill has finished."""
-    os.removexattr(copy_fd, XATTR)
+def remove(copy_fd: int) -> None:
+    """Note durably that what the copy holds is to stay: the fill has finished, or somebody else is given the copy."""
+    try:
+        os.removexattr(copy_fd, XATTR)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+            return
+        raise
     os.fsync(copy_fd)

@@ -23,18 +23,19 @@ from .. import records
 from ..data_location.locations import DRIVES, DataLocation
 from ..drives.declared import split_copy_name
 from ..drives.recorded import Drive
-from ..errors import Refusal
+from ..errors import Refusal, quoted
 from ..owner import read_mark
 from ..places import Places
 from ..runs.holders import Holder
 from ..sizes import Space, decimal
+from ..syscalls import NO_DIRECTORY
 from . import fill_marks
 from . import present as copies
 
 NONE, FILLED, WANTED, FILLING, FAILED = "none", "filled", "wanted", "filling", "failed"
 
 FOREIGN = "it holds content that no fill of Stowage's has written, and no file .stowage-filled"
-_FOREIGN_REMEDY = "make that file when the content is whole, else move the content away"
+_UNIT = "stowage-fill@"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,12 @@ class Record:
 def unit(copy: str) -> str:
     """Return the unit that fills a copy. The names of copies have no character that systemd would want escaped."""
     split_copy_name(copy)
-    return f"stowage-fill@{copy}.service"
+    return f"{_UNIT}{copy}.service"
+
+
+def is_unit(run: str) -> bool:
+    """Return whether a run is named as what fills a copy is."""
+    return run.startswith(_UNIT)
 
 
 def directory(places: Places) -> str:
@@ -160,7 +166,7 @@ def look(places: Places, location_fd: int, location: DataLocation, drive: Drive)
         if record.at_work:
             return Fill(FILLING, text)
     if is_foreign(location_fd, drive):
-        return Fill(FAILED, f"{text}: {FOREIGN}; {_FOREIGN_REMEDY}")
+        return Fill(FAILED, f"{text}: {FOREIGN}; {_foreign_remedy(drive)}")
     return Fill(WANTED, text)
 
 
@@ -171,14 +177,49 @@ def is_foreign(location_fd: int, drive: Drive) -> bool:
             mark = read_mark(fd)
             if mark is not None and fill_marks.has_begun(fd, mark):
                 return False
-            with copies.opened(fd, os.fsencode(drive.path or ".")) as folder:
-                return bool(os.listdir(folder))
-    except FileNotFoundError:
-        return False
+            return not is_empty(fd, drive.path)
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            return False  # there is no copy; what else has its name is refused when one is made
+        raise
+
+
+def is_empty(copy_fd: int, path: str) -> bool:
+    """Return whether nothing is in a copy, or nothing but the empty folder *path* and the directories that lead there.
+
+    What is beside the folder counts: when a fill fails, the whole of the copy goes.
+    """
+    first, _slash, rest = path.partition("/")
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    with copies.opened(copy_fd, b".") as fd:
+        names = os.listdir(fd)
+        if not first or names != [first]:
+            return not names
+        try:
+            with copies.opened(fd, os.fsencode(first)) as below:
+                return is_empty(below, rest)
+        except OSError as error:
+            if error.errno in NO_DIRECTORY:
+                return False
+            raise
 
 
 def foreign_refusal(drive: Drive) -> Refusal:
-    return Refusal(f"copy {drive.copy_name}", FOREIGN, _FOREIGN_REMEDY)
+    return Refusal(f"copy {drive.copy_name}", FOREIGN, _foreign_remedy(drive))
+
+
+def _foreign_remedy(drive: Drive) -> str:
+    where = f" in its folder {quoted(drive.path)}" if drive.path else ""
+    return f"make that file{where} when the content is whole, else move the content away"
+
+
+def hand_over(location_fd: int, name: str) -> None:
+    """Note durably that what the copy *name* holds is no longer just a fill's, before a worker is given it.
+
+    The caller holds the copy's lock.
+    """
+    with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(name)) as fd:
+        fill_marks.remove(fd)
 
 
 def is_kept(places: Places, location_fd: int, drive: Drive) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..copies import fill_marks
 from ..copies import present as copies
 from ..copies.present import names_in, opened
 from ..drives import recorded as drive_records
@@ -117,6 +118,7 @@ def take_in(adoption: Adoption, host: str, fd: int) -> None:
     try:
         with opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
             mark = read_mark(child)
+            fill_marks.remove(child)  # what the operator names is no fill's leftover
             if mark is not None:
                 renew(child, mark, name=name, identity=identity, host=host)
             else:

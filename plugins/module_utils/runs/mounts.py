@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ..copies import fills
 from ..differences import Differences
 from ..drives import recorded as drive_records
 from ..drives import refs as drive_refs
@@ -44,6 +45,8 @@ class Worker:
     @classmethod
     def of(cls, run: str, name: str) -> Worker:
         pins.check_run(run)
+        if fills.is_unit(run):
+            raise Refusal(f"run {printable(run)}", "that is the name of what fills a copy", "name the run otherwise")
         if name:
             pins.check_run(name, "worker")
         return cls(run, name)

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -145,7 +145,7 @@ def take(
     read_only: bool,
     deadline: float,
     target: str = "",
-    to_fill: bool = False,
+    begin: Callable[[int, Drive], None] | None = None,
 ) -> Pin:
     """Mount a copy for a worker of *run*, as reserved until *deadline*; the same again returns the pin that is there.
 
@@ -153,7 +153,8 @@ def take(
     or take a new one.
 
     :param sub_path: a folder inside the drive; all of it when left out
-    :param to_fill: for what fills the copy: nobody else has it before
+    :param begin: for what fills the copy: called with the open data location and the drive while nobody can take the
+        copy. Anybody else is refused one that waits for its fill; any other is no fill's leftover from then on
     :raises Refusal: when the copy's drive is not declared here, what is there is an earlier drive's, the folder is not
         there as a plain directory, the copy has yet to be filled, or *location* is not this host's any more
     """
@@ -164,11 +165,15 @@ def take(
         # Again: the drive may have been deleted while the lock was waited for.
         drive = drive_records.find_placed(places, copy, location.host)
         trash.bring_back(location_fd, location, copy, drive.identity)
-        if not to_fill and copies.waits_for_fill(location_fd, drive):
+        if begin is not None:
+            begin(location_fd, drive)
+        elif copies.waits_for_fill(location_fd, drive):
             remedy = f"systemctl start {fills.unit(copy)} fills it"
             raise Refusal(f"drive {workspace}/{name}", fills.waiting(drive, location), remedy)
         identity, path = drive.identity, drive.path
         with copies.prepared(location_fd, location, copy, identity, path, **ownership(drive)) as folder:
+            if begin is None:
+                fills.hand_over(location_fd, copy)
             permissions.apply_declared(folder, drive, copy)
             fd = open_folder(folder, f"{workspace}/{name}", sub_path)
             try:
