@@ -429,7 +429,7 @@ def test_a_lease_is_not_let_go_in_another_mount_namespace(lab: Lab) -> None:
     code = f"""
 own_namespace()
 sys.path[:0] = {sys.path!r}
-from stowage_core import pins
+from stowage_core.runs import pins
 from stowage_core.errors import Refusal
 from stowage_core.places import Places
 try:
