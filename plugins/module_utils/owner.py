@@ -20,7 +20,7 @@ from typing import Any
 
 from . import mounts as mount_table
 from . import records
-from .errors import Refusal, StowageError
+from .errors import Refusal, StowageError, printable
 from .mounts import Mount, of_path
 from .places import Places
 from .syscalls import filesystem_uuid, is_on_block_device, subvolume
@@ -64,6 +64,19 @@ def read_mark(fd: int) -> Mark | None:
     if mark is None or mark.place != (filesystem_uuid(fd), subvolume(fd), os.fstat(fd).st_ino):
         return None
     return mark
+
+
+def borne_by(fd: int) -> str:
+    """Return whose owner mark the directory open at *fd* bears, in words; empty for none.
+
+    Other than :func:`read_mark` this also tells of one that names another place, or is damaged: who is to be careful
+    does not ask whether a mark holds here.
+    """
+    try:
+        mark = _raw_mark(fd)
+    except StowageError:
+        return "a damaged owner mark"
+    return printable(f"the owner mark of {mark.kind} {mark.name} of host {mark.host}") if mark is not None else ""
 
 
 def _raw_mark(fd: int) -> Mark | None:

@@ -4,26 +4,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from copies_lab import Lab
 
+from stowage_core import owner as marks
 from stowage_core import records
 from stowage_core.differences import Differences
 from stowage_core.drives import grants, permissions
 from stowage_core.drives import host as drives_host
 from stowage_core.drives import recorded as drive_records
-from stowage_core.drives.declared import check_lists
+from stowage_core.drives.declared import check_drives, check_lists
 from stowage_core.drives.permissions import Missing, Permissions
-from stowage_core.errors import Refusal
+from stowage_core.errors import Refusal, StowageError
 from stowage_core.places import Places
 from stowage_core.runs import pins
 
@@ -34,6 +37,14 @@ SECRET = "root's own"
 def owner(path: Path | bytes) -> tuple[int, int]:
     status = os.lstat(path)
     return status.st_uid, status.st_gid
+
+
+def claim(path: Path, host: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        marks.claim(fd, "data-location", str(path), "1", host)
+    finally:
+        os.close(fd)
 
 
 def apply(path: Path, wanted: Permissions = OWNER, predict: bool = False) -> permissions.Applied:
@@ -306,6 +317,149 @@ def test_a_link_of_root_s_within_the_grant(host: Host) -> None:
     (host.granted / "link").symlink_to("real")
     host.declare(host.granted / "link" / "new", create=True, owner_uid=7)
     assert owner(host.granted / "real" / "new") == (7, 0)
+
+
+def test_a_marked_directory_is_not_entered(tree: Tree) -> None:
+    """A disk of another host, or a copy of one: whose it is, is not asked."""
+    for name in ("before", "marked/inner", "later"):
+        (tree.path / name).mkdir(parents=True)
+    (tree.path / "marked/file").touch()
+    claim(tree.path / "marked", "gpu-02")
+    done = apply(tree.path)
+    assert done.below == 2 and done.left == (f"{tree.path}/marked: bears {done.marked.split(' bears ')[1]}",)
+    assert done.marked == f"{tree.path}/marked bears the owner mark of data-location {tree.path}/marked of host gpu-02"
+    assert {owner(tree.path / name) for name in ("marked", "marked/inner", "marked/file")} == {(0, 0)}
+    assert owner(tree.path / "before") == owner(tree.path / "later") == (1000, 1001)
+    os.setxattr(tree.path / "before", marks.XATTR, b"not JSON")
+    assert len(apply(tree.path, Permissions(uid=5, apply=True, recursive=True)).left) == 2
+    assert owner(tree.path / "before") == (1000, 1001)
+
+
+def test_another_host_s_data_location_below_a_source_is_refused(host: Host) -> None:
+    path = host.granted / "moved"
+    location = path / "stowage"
+    (location / "drives" / "ml.x").mkdir(parents=True)
+    (location / "drives" / "ml.x" / "secret").write_text(SECRET)
+    claim(location, "gpu-02")
+    declared = {"owner_uid": 1000, "dir_mode": "0755", "apply": True}
+    with pytest.raises(Refusal) as refused:
+        host.declare(path, recursive=True, **declared)
+    assert str(refused.value) == (
+        f"drive vision/d: all that is below its source {path} is to have an owner and a mode, and {location} bears the"
+        f" owner mark of data-location {location} of host gpu-02; choose a directory apart from it, or take recursive"
+        " out"
+    )
+    assert owner(path) == owner(location / "drives" / "ml.x" / "secret") == (0, 0)
+    host.declare(path, **declared)
+    assert owner(path) == (1000, 0) and owner(location) == (0, 0)
+
+
+NEW = {"create": True, "owner_uid": 1000, "owner_gid": 1000, "dir_mode": "0755"}
+
+
+@pytest.fixture
+def workers(host: Host) -> Path:
+    """A granted directory that belongs to a worker, with something of root's in it."""
+    path = host.granted / "workers"
+    path.mkdir()
+    os.chown(path, 1000, 1000)
+    (path / "secret").mkdir(mode=0o700)
+    (path / "secret" / "file").write_text(SECRET)
+    return path
+
+
+def make_new(host: Host, path: Path) -> None:
+    spec = {"sources": [{"node_scope": "local-any", "path": str(path)}], "permissions": NEW}
+    entries = check_drives([{"metadata": {"name": "d"}, "spec": spec}])
+    (drive,) = drive_records.merge("vision", entries, [], drive_records.Holdings())
+    wanted = Permissions.of(drive.spec or {}).of_new
+    with permissions.opened_source(drive, str(path), [str(host.granted)], wanted) as (_fd, made):
+        assert made
+
+
+@pytest.mark.parametrize("below", ["new", "new/inner"])
+@pytest.mark.parametrize("swapped", ["secret", "empty"])
+def test_what_is_made_is_not_swapped_by_its_parent_s_owner(
+    host: Host, workers: Path, monkeypatch: pytest.MonkeyPatch, swapped: str, below: str
+) -> None:
+    """A worker moves a directory of root's to whatever name is made, between root's making and opening it."""
+    (workers / "empty").mkdir(mode=0o700)
+    real, moved = os.mkdir, []
+
+    def mkdir(name: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        real(name, mode, dir_fd=dir_fd)
+        shown = os.fsdecode(name)
+        code = "import os, sys; os.rename(sys.argv[1], 'gone'); os.rename(sys.argv[2], sys.argv[1])"
+        worker = ["python3", "-c", code, shown, swapped]
+        ended = subprocess.run(worker, cwd=workers, user=1000, group=1000, extra_groups=[], capture_output=True)
+        moved.append(ended.returncode == 0)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    if swapped == "secret":
+        with pytest.raises(Refusal, match="is not an empty directory of root's alone; its filesystem must let root"):
+            make_new(host, workers / below)
+    else:  # as good as what was made: nobody but root can reach into it
+        make_new(host, workers / below)
+        assert owner(workers / below) == (1000, 1000)
+    assert moved[0] and not any(moved[1:])
+    kept = [path for path in workers.rglob("*") if path.name != Path(below).name]
+    assert {owner(path) for path in kept} == {(0, 0)}
+    assert [path.read_text() for path in workers.rglob("file")] == [SECRET]
+    assert [stat.S_IMODE(path.parent.stat().st_mode) for path in workers.rglob("file")] == [0o700]
+
+
+def test_what_is_made_is_not_swapped_by_one_who_keeps_trying(host: Host, workers: Path) -> None:
+    code = """
+import os
+print(flush=True)
+while True:
+    for name in os.listdir("."):
+        if name not in ("secret", "gone"):
+            try:
+                os.rename(name, "gone")
+                os.rename("secret", name)
+            except OSError:
+                pass
+"""
+    for _try in range(40):
+        subprocess.run(["rm", "-rf", *workers.iterdir()], check=True)
+        (workers / "secret").mkdir(mode=0o700)
+        (workers / "secret" / "file").write_text(SECRET)
+        worker = ["python3", "-c", code]
+        with subprocess.Popen(worker, cwd=workers, user=1000, group=1000, extra_groups=[], stdout=-1) as trying:
+            try:
+                assert trying.stdout is not None and trying.stdout.readline()
+                with suppress(StowageError, OSError):
+                    make_new(host, workers / "new")
+            finally:
+                trying.kill()
+        (kept,) = workers.rglob("file")
+        assert owner(kept.parent) == (0, 0) and stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+
+
+def test_what_is_made_leaves_nothing_beside_it(host: Host, workers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.declare(workers / "new" / "inner", **NEW)
+    assert sorted(os.listdir(workers)) == ["new", "secret"] and os.listdir(workers / "new") == ["inner"]
+    assert owner(workers / "new") == (0, 0) and owner(workers / "new" / "inner") == (1000, 1000)
+
+    def fails(*_arguments: Any) -> None:
+        raise OSError(errno.EINVAL, "as NFS does")
+
+    monkeypatch.setattr(permissions, "rename_noreplace", fails)
+    host.declare(workers / "other" / "inner", **NEW)
+    assert sorted(os.listdir(workers)) == ["new", "other", "secret"]
+    real = permissions._chain
+
+    def beaten(*arguments: Any) -> int:
+        (workers / "third").mkdir()
+        (workers / "third" / "file").touch()
+        return real(*arguments)
+
+    monkeypatch.setattr(permissions, "_chain", beaten)
+    with pytest.raises(Refusal, match="/third/inner was made by somebody else meanwhile; run again"):
+        host.declare(workers / "third" / "inner", **NEW)
+    assert sorted(os.listdir(workers)) == ["new", "other", "secret", "third"]
+    assert os.listdir(workers / "third") == ["file"]
 
 
 def test_preparing_checks_the_grant_again(host: Host) -> None:

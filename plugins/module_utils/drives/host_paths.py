@@ -65,7 +65,7 @@ def _walk(path: str, name: str, links: bool, stack: ExitStack) -> Found:
         try:
             entry = os.stat(part, dir_fd=here, follow_symlinks=False)
         except FileNotFoundError:
-            return Found(here, (part, *parts))
+            return Found(here, tuple(one for one in (part, *parts) if one not in ("", ".")))
         if stat.S_ISLNK(entry.st_mode):
             shown = printable(os.path.join(os.readlink(f"/proc/self/fd/{here}"), part))
             _check_link(path, name, shown, links, entry, os.fstat(here))

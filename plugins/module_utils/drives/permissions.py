@@ -9,25 +9,31 @@ what a name was a moment ago. Left as they are, and told:
 
 - what has several hard links, for the others may be outside: whoever can make links could have any file of the
   filesystem given away. That all are inside cannot be proven while workers can move them;
-- devices, which would give their new owner a disk.
+- devices, which would give their new owner a disk;
+- directories that bear an owner mark, of whatever host, and all that is in them.
+
+What is made is made where nobody else can reach it, and moved to its name when it is what it is to be: by its name
+root could open another one, which a worker has moved there meanwhile.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Refusal, printable
 from ..mounts import read as read_mounts
+from ..owner import borne_by
 from ..paths import is_within, resolve
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
-from ..syscalls import DIRECTORY, change_owner, open_beneath
+from ..syscalls import DIRECTORY, NO_DIRECTORY, change_owner, open_beneath, rename_noreplace
 from ..trees.tally import FirstProblems
 from ..trees.walk import Directory, Problem, Walk
 from . import grants, host_paths
@@ -90,6 +96,13 @@ class Permissions:
             found["dir_mode"] = f"{mode:04o}"
         return found
 
+    def compared(self, found: Applied) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what is declared of a directory that is there, and what there was of it."""
+        wanted, actual = dict(self.shown()), dict(found.before)
+        if found.below:
+            wanted["below"], actual["below"] = "the same", f"{found.below} with another owner or mode"
+        return wanted, actual
+
 
 @dataclass(frozen=True)
 class Applied:
@@ -99,6 +112,14 @@ class Applied:
     below: int = 0
     left: tuple[str, ...] = ()
     """What is left as it is below, and why; one line each."""
+    marked: str = ""
+    """The first directory below that bears an owner mark, and whose; empty for none."""
+    before: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What the directory itself had of what is declared."""
+
+    def action(self, path: str) -> str:
+        """Return what was done, in words."""
+        return f"set owner and mode of {path}" + (f" and of {self.below} below it" if self.below else "")
 
 
 def apply(fd: int, wanted: Permissions, shown: str, *, predict: bool = False) -> Applied:
@@ -108,30 +129,50 @@ def apply(fd: int, wanted: Permissions, shown: str, *, predict: bool = False) ->
     :raises Refusal: when the directory itself cannot be given them
     """
     try:
-        top = _directory(fd, os.fstat(fd), wanted, predict)
+        status = os.fstat(fd)
+        top = _directory(fd, status, wanted, predict)
     except OSError as error:
         rule = f"its owner and mode cannot be set ({error.strerror})"
         raise Refusal(shown, rule, "its filesystem must let root do that, or take apply out") from error
+    before = wanted.shown(status)
     if not wanted.recursive:
-        return Applied(top)
+        return Applied(top, before=before)
     problems = FirstProblems()
     walk = Walk(fd, problems.add, prefix=shown)
-    below = 0
+    below, marked = 0, ""
     for directory in walk:
         if walk.depth:
             try:
+                mark = borne_by(directory.fd)
+                if mark:
+                    marked = marked or f"{walk.path()} bears {mark}"
+                    problems.add(Problem(walk.path(), f"bears {mark}"))
+                    directory.leave_out()
+                    continue
                 below += _directory(directory.fd, directory.status, wanted, predict)
             except OSError as error:
                 walk.problem(error)
         below += _files(directory, walk, wanted, problems, predict)
-    return Applied(top, below, problems.texts())
+    return Applied(top, below, problems.texts(), marked, before)
 
 
-def apply_declared(fd: int, drive: Drive, shown: str) -> None:
-    """Give the directory open at *fd*, a source or copy of *drive*, what is declared for one that is there already."""
+def apply_declared(fd: int, drive: Drive, shown: str, *, predict: bool = False) -> Applied | None:
+    """Give the directory open at *fd*, a source or copy of *drive*, what is declared for one that is there already.
+
+    :returns: None when nothing is
+    """
     wanted = Permissions.of(drive.spec or {})
-    if wanted.apply:
-        apply(fd, wanted, shown)
+    return apply(fd, wanted, shown, predict=predict) if wanted.apply else None
+
+
+def check_unmarked(drive: Drive, path: str, found: Applied) -> None:
+    """Refuse source *path* with a marked directory below, which is another host's or another team's."""
+    if found.marked:
+        raise Refusal(
+            f"drive {drive.workspace}/{drive.name}",
+            f"all that is below its source {printable(path)} is to have an owner and a mode, and {found.marked}",
+            "choose a directory apart from it, or take recursive out",
+        )
 
 
 def _directory(fd: int, status: os.stat_result, wanted: Permissions, predict: bool) -> bool:
@@ -215,7 +256,7 @@ def opened_source(
             fd = os.open(".", DIRECTORY, dir_fd=found.fd)
         else:
             _check_makeable(drive, path, granted, found, make)
-            fd = _made(found, make or Permissions())
+            fd = _made(f"drive {drive.workspace}/{drive.name}", found, make or Permissions())
         try:
             grants.check_opened(drive, path, granted, fd)
             yield fd, bool(found.missing)
@@ -245,7 +286,7 @@ def prepared_source(places: Places, drive: Drive, index: int) -> Iterator[int]:
     make = wanted.of_new if wanted.create or source["node_scope"] == SCRATCH else None
     with opened_source(drive, source["path"], grants.load(places, drive.workspace), make) as (fd, made):
         if wanted.apply and not made:
-            apply(fd, wanted, source["path"])
+            check_unmarked(drive, source["path"], apply(fd, wanted, source["path"]))
         yield fd
 
 
@@ -273,10 +314,75 @@ def _check_makeable(
         )
 
 
-def _made(found: host_paths.Found, wanted: Permissions) -> int:
-    """Make what is missing and open the last of it; nobody but root can enter one before it is what it is to be."""
-    above = os.dup(found.fd)
-    for number, name in enumerate(found.missing, 1):
+def _made(shown: str, found: host_paths.Found, wanted: Permissions) -> int:
+    """Make what is missing and open the last of it; nobody else sees any of it before it is what it is to be."""
+    names = [os.fsencode(name) for name in found.missing]
+    if b".." in names:
+        raise Refusal(shown, f"{printable(found.path)} leads back through what is not there", "make it")
+    with _workplace(shown, found) as place:
+        fd = _chain(place, names, wanted)
+        try:
+            _move(place, names[0], found.fd)
+        except FileExistsError as error:
+            os.close(fd)
+            raise Refusal(shown, f"{printable(found.path)} was made by somebody else meanwhile", "run again") from error
+        except BaseException:
+            os.close(fd)
+            raise
+    return fd
+
+
+@contextmanager
+def _workplace(shown: str, found: host_paths.Found) -> Iterator[int]:
+    """Make a directory beside what is missing, in which nobody but root can move anything, and open it.
+
+    A worker may be able to move it and another one of root's there. That is as good: what counts is who can reach what
+    is in it. It has what new directories inherit in this place, as what is made in it.
+    """
+    name = f".stowage-{secrets.token_hex(16)}".encode("ascii")
+    above = os.open(".", DIRECTORY, dir_fd=found.fd)
+    try:
+        os.mkdir(name, 0o700, dir_fd=above)
+        try:
+            with _only_ours(shown, above, name) as place:
+                try:
+                    yield place
+                finally:
+                    _clear(place, [os.fsencode(one) for one in found.missing])
+        finally:
+            try:
+                os.rmdir(name, dir_fd=above)
+            except OSError as error:
+                # Where it was moved meanwhile, an empty directory is left to whoever did that.
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY):
+                    raise
+    finally:
+        os.close(above)
+
+
+@contextmanager
+def _only_ours(shown: str, above: int, name: bytes) -> Iterator[int]:
+    there = os.readlink(f"/proc/self/fd/{above}")
+    try:
+        fd = open_beneath(above, name)
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+        raise Refusal(shown, f"what was made in {printable(there)} was moved meanwhile", "run again") from error
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077 or os.listdir(fd):
+            rule = f"what was made in {printable(there)} is not an empty directory of root's alone"
+            raise Refusal(shown, rule, "its filesystem must let root have directories; run again where one was moved")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _chain(place: int, names: Sequence[bytes], wanted: Permissions) -> int:
+    """Make *names* inside each other, the last one as *wanted*, and open that."""
+    above = os.dup(place)
+    for number, name in enumerate(names, 1):
         try:
             os.mkdir(name, 0o700, dir_fd=above)
             fd = os.open(name, DIRECTORY, dir_fd=above)
@@ -284,9 +390,30 @@ def _made(found: host_paths.Found, wanted: Permissions) -> int:
             os.close(above)
         above = fd
         try:
-            last = number == len(found.missing)
-            _directory(fd, os.fstat(fd), wanted if last else Permissions().of_new, False)
+            _directory(fd, os.fstat(fd), wanted if number == len(names) else Permissions().of_new, False)
         except BaseException:
             os.close(fd)
             raise
     return above
+
+
+def _move(place: int, name: bytes, above: int) -> None:
+    try:
+        rename_noreplace(place, name, above, name)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # NFS has nothing like it. A rename replaces an empty directory at the most.
+        try:
+            os.rename(name, name, src_dir_fd=place, dst_dir_fd=above)
+        except OSError as other:
+            if other.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from other
+            raise
+
+
+def _clear(place: int, names: Sequence[bytes]) -> None:
+    """Remove what was made and not moved."""
+    for count in range(len(names), 0, -1):
+        with suppress(FileNotFoundError):
+            os.rmdir(b"/".join(names[:count]), dir_fd=place)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +33,6 @@ class Source:
     granted: Sequence[str]
     wanted: Permissions
     there: bool = True
-    before: Mapping[str, str] = field(default_factory=dict)
     found: Applied = field(default_factory=Applied)
 
     @property
@@ -45,10 +43,7 @@ class Source:
         """Return what is wanted of it, and what there is; None for nothing."""
         if not self.there:
             return self.wanted.of_new.shown(), None
-        wanted, actual = dict(self.wanted.shown()), dict(self.before)
-        if self.found.below:
-            wanted["below"], actual["below"] = "the same", f"{self.found.below} with another owner or mode"
-        return wanted, actual
+        return self.wanted.compared(self.found)
 
 
 def plan(
@@ -104,14 +99,14 @@ def _looked_at(source: Source) -> Source | None:
         with permissions.opened_source(source.drive, source.path, source.granted) as (fd, _made):
             if not source.wanted.apply:
                 return None
-            before = source.wanted.shown(os.fstat(fd))
             found = permissions.apply(fd, source.wanted, source.path, predict=True)
     except Missing:
         if not source.wanted.create:
             return None  # when it is there, it gets them
         permissions.check_source(source.drive, source.path, source.granted, source.wanted.of_new)
         return replace(source, there=False)
-    return replace(source, before=before, found=found)
+    permissions.check_unmarked(source.drive, source.path, found)
+    return replace(source, found=found)
 
 
 def make_true(sources: Iterable[Source], differences: Differences) -> None:
@@ -119,12 +114,7 @@ def make_true(sources: Iterable[Source], differences: Differences) -> None:
     for source in sources:
         if not differences.note(f"{source.shown} {source.path}", *source.compared()):
             continue
-        if not source.there:
-            action = f"make {source.path}"
-        elif source.found.below:
-            action = f"set owner and mode of {source.path} and of {source.found.below} below it"
-        else:
-            action = f"set owner and mode of {source.path}"
+        action = source.found.action(source.path) if source.there else f"make {source.path}"
         differences.do(action, partial(_act, source))
 
 
@@ -132,7 +122,7 @@ def _act(source: Source) -> None:
     make = source.wanted.of_new if source.wanted.create else None
     with permissions.opened_source(source.drive, source.path, source.granted, make) as (fd, made):
         if not made:
-            permissions.apply(fd, source.wanted, source.path)
+            permissions.check_unmarked(source.drive, source.path, permissions.apply(fd, source.wanted, source.path))
 
 
 def about_left(sources: Iterable[Source]) -> list[str]:

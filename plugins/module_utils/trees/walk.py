@@ -98,6 +98,10 @@ class Directory:
         except OSError as error:
             self._walk.problem(error)
 
+    def leave_out(self) -> None:
+        """Visit nothing that is in it. To be called before its files are listed."""
+        self._listed = True
+
     def finish(self) -> None:
         """List it when nobody has, so that the directories below are known."""
         if not self._listed:
