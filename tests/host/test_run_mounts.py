@@ -19,7 +19,7 @@ import pytest
 from copies_lab import HOST, process
 from runs_lab import RunLab, drive, refs
 
-from stowage_core import mounts, records
+from stowage_core import mounts, owner, records
 from stowage_core.copies import present as copies
 from stowage_core.data_location import locations as data_locations
 from stowage_core.differences import Differences
@@ -68,6 +68,73 @@ def refused(lab: RunLab, wanted: Any, **more: Any) -> str:
         texts.append(str(error.value))
     assert texts[0] == texts[1] and lab.pinned() == before
     return texts[0]
+
+
+# -- Owner and mode
+
+
+def test_an_owner_that_is_given_back_is_told(lab: RunLab) -> None:
+    source = make(lab.sources / "s")
+    make(source / "d")
+    permissions = {"owner_uid": 1000, "owner_gid": 1001, "dir_mode": "0750", "apply": True, "recursive": True}
+    lab.have(
+        drive("s", source, permissions=permissions),
+        drive("cache", scope="placed", evictable=True, permissions=permissions),
+    )
+    wanted = [*refs("s", "cache"), {"name": "s", "mount_path": "/again"}]
+    lab.prepare(wanted)
+    steady = Differences()
+    lab.prepare(wanted, differences=steady)
+    assert not steady.changed and steady.actions == []
+
+    os.chown(source / "d", 5, 5)
+    os.chown(source, 5, 5)
+    copy = lab.at("ml.cache")
+    os.chmod(copy, 0o700)
+    runs = []
+    for check_mode in (True, False, False):
+        differences = Differences(check_mode)
+        lab.prepare(wanted, differences=differences)
+        runs.append((differences.diff(), differences.actions))
+        assert (os.stat(source / "d").st_uid == 5) == check_mode
+    assert runs[0] == runs[1] and runs[2] == ({"before": {}, "after": {}}, [])
+    assert runs[0] == (
+        {
+            "before": {
+                f"ml/s {source}": {
+                    "owner_uid": "5",
+                    "owner_gid": "5",
+                    "dir_mode": "0750",
+                    "below": "1 with another owner or mode",
+                },
+                "ml/cache ml.cache": {"owner_uid": "1000", "owner_gid": "1001", "dir_mode": "0700"},
+            },
+            "after": {
+                f"ml/s {source}": {
+                    "owner_uid": "1000",
+                    "owner_gid": "1001",
+                    "dir_mode": "0750",
+                    "below": "the same",
+                },
+                "ml/cache ml.cache": {"owner_uid": "1000", "owner_gid": "1001", "dir_mode": "0750"},
+            },
+        },
+        [f"set owner and mode of {source} and of 1 below it", "set owner and mode of ml.cache"],
+    )
+
+
+def test_another_host_s_disk_below_is_not_given_away(lab: RunLab) -> None:
+    source = make(lab.sources / "s")
+    secret = make(source / "moved")
+    fd = os.open(secret, os.O_RDONLY)
+    owner.claim(fd, "data-location", "/data", "1", "gpu-02")
+    os.close(fd)
+    lab.have(drive("s", source, permissions={"owner_uid": 1000, "apply": True, "recursive": True}))
+    assert refused(lab, refs("s")) == (
+        f"drive ml/s: all that is below its source {source} is to have an owner and a mode, and {secret} bears the"
+        " owner mark of data-location /data of host gpu-02; choose a directory apart from it, or take recursive out"
+    )
+    assert os.stat(secret / "file").st_uid == 0
 
 
 # -- Each kind

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from ..drives import grants, host_paths, network_mounts, permissions
 from ..drives import recorded as drive_records
 from ..drives.declared import ON_ONE_MACHINE, PLACED, SCRATCH, SHARED
 from ..drives.network_mounts import BOUND, NetworkMount
-from ..drives.permissions import Permissions
+from ..drives.permissions import Applied, Permissions
 from ..drives.recorded import Drive
 from ..drives.refs import DriveRef
 from ..errors import Refusal, printable
@@ -221,8 +221,13 @@ class Source:
 
     # -- Taking
 
-    def take(self, run: str, worker: str, deadline: float) -> Pin:
-        """Mount it for a worker, as reserved until *deadline*; what is missing and may be made is made."""
+    def take(
+        self, run: str, worker: str, deadline: float, tell: Callable[[Applied], object] = lambda _applied: None
+    ) -> Pin:
+        """Mount it for a worker, as reserved until *deadline*; what is missing and may be made is made.
+
+        :param tell: called with what of it had another owner or mode than is declared, and was changed
+        """
         if self.scope == PLACED:
             return pins.take(
                 self.places,
@@ -234,6 +239,7 @@ class Source:
                 read_only=self.read_only,
                 deadline=deadline,
                 target=self.ref.mount_path,
+                tell=tell,
             )
         with self._found() as found:
             if found.missing:
@@ -245,7 +251,10 @@ class Source:
                 raise Refusal(self.name, f"{self.path} is not there any more", "run again")
             fd = self._open_found(found)
             try:
-                self._give(found)
+                applied = self._give(found)
+                if applied is not None:
+                    tell(applied)
+                    permissions.check_unmarked(self.drive, self.path, applied)
                 return pins.hold(self.places, self.use, fd, run=run, worker=worker, deadline=deadline)
             finally:
                 os.close(fd)
@@ -256,11 +265,40 @@ class Source:
             if made:
                 selinux.label(fd)
 
-    def _give(self, found: host_paths.Found) -> None:
-        """Give the source the owner and mode that are declared for one that is there already."""
-        if self._permissions.apply and self.network_mount is None:
-            fd = os.open(".", DIRECTORY, dir_fd=found.fd)
-            try:
-                permissions.apply(fd, self._permissions, self.path)
-            finally:
-                os.close(fd)
+    def _give(self, found: host_paths.Found, predict: bool = False) -> Applied | None:
+        """Give the source the owner and mode that are declared for one that is there already; None for nothing."""
+        if self.network_mount is not None:
+            return None
+        fd = os.open(".", DIRECTORY, dir_fd=found.fd)
+        try:
+            return permissions.apply_declared(fd, self.drive, self.path, predict=predict)
+        finally:
+            os.close(fd)
+
+    # -- Predicting
+
+    def foretell(self) -> Applied | None:
+        """Return what of the drive has another owner or mode, and would be changed when it is taken; None for nothing.
+
+        It is gone through as a whole where that is declared.
+        """
+        if not self._permissions.apply:
+            return None
+        if self.scope == PLACED:
+            return self._foretell_copy()
+        with self._found() as found:
+            applied = None if found.missing else self._give(found, predict=True)
+        if applied is not None:
+            permissions.check_unmarked(self.drive, self.path, applied)
+        return applied
+
+    def _foretell_copy(self) -> Applied | None:
+        location = self._location()
+        name = self.drive.copy_name
+        drive = drive_records.find_placed(self.places, name, self.host)
+        location_fd = data_locations.open_verified(location)
+        try:
+            with copies.existing(location_fd, location, name, drive.identity, drive.path) as folder:
+                return None if folder is None else permissions.apply_declared(folder, drive, name, predict=True)
+        finally:
+            os.close(location_fd)

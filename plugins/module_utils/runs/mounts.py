@@ -21,6 +21,7 @@ from ..differences import Differences
 from ..drives import recorded as drive_records
 from ..drives import refs as drive_refs
 from ..drives.declared import Problems
+from ..drives.permissions import Applied, Permissions
 from ..drives.refs import DriveRef
 from ..errors import Refusal, StowageError, one_line, printable
 from ..locks import worker_lock
@@ -177,17 +178,22 @@ class Preparation:
             there = pin is not None and not pins.stale(pin) and os.path.realpath(pin.path(self._places)) in mounted
             if not there:
                 differences.note(_name(self._worker.name, use), _described(use), None)
+            given: list[Applied] = []
             if not differences.check_mode:
                 try:
-                    taken = source.take(self._worker.run, self._worker.name, deadline)
+                    taken = source.take(self._worker.run, self._worker.name, deadline, given.append)
                 except (StowageError, OSError) as error:
+                    _note_given(source, given, differences)
                     raise self._taken_back(made, error, differences) from error
                 numbers[use] = taken.number
                 made += [taken] if pin is None else []
             else:
                 numbers[use] = pin.number if pin is not None else next(free)
+                foretold = None if look.makes else source.foretell()
+                given += [foretold] if foretold is not None else []
             if look.makes:
                 differences.act(f"make {look.makes}")
+            _note_given(source, given, differences)
             if not there:
                 differences.act(f"mount {shown(use)}, {use.mode}")
         return numbers
@@ -233,6 +239,17 @@ def take(source: Source, worker: Worker, deadline: float) -> Pin:
 
 def _name(worker: str, use: Use) -> str:
     return f"worker {printable(worker)}:{_at(use) or ' ' + use.drive}"
+
+
+def _note_given(source: Source, given: Iterable[Applied], differences: Differences) -> None:
+    """Note that a drive got its declared owner and mode back: once, also when a worker has it twice."""
+    path = source.path or source.drive.copy_name
+    wanted = Permissions.of(source.drive.spec or {})
+    name = f"{source.drive.workspace}/{source.drive.name} {path}"
+    for applied in given:
+        action = applied.action(path)
+        if action not in differences.actions and differences.note(name, *wanted.compared(applied)):
+            differences.act(action)
 
 
 def _free_numbers(places: Places, run: str) -> Iterator[int]:

@@ -146,6 +146,7 @@ def take(
     deadline: float,
     target: str = "",
     begin: Callable[[int, Drive], None] | None = None,
+    tell: Callable[[permissions.Applied], object] | None = None,
 ) -> Pin:
     """Mount a copy for a worker of *run*, as reserved until *deadline*; the same again returns the pin that is there.
 
@@ -155,6 +156,7 @@ def take(
     :param sub_path: a folder inside the drive; all of it when left out
     :param begin: for what fills the copy: called with the open data location and the drive while nobody can take the
         copy. Anybody else is refused one that waits for its fill; any other is no fill's leftover from then on
+    :param tell: called with what of the copy had another owner or mode than is declared, and was changed
     :raises Refusal: when the copy's drive is not declared here, what is there is an earlier drive's, the folder is not
         there as a plain directory, the copy has yet to be filled, or *location* is not this host's any more
     """
@@ -174,7 +176,9 @@ def take(
         with copies.prepared(location_fd, location, copy, identity, path, **ownership(drive)) as folder:
             if begin is None:
                 fills.hand_over(location_fd, copy)
-            permissions.apply_declared(folder, drive, copy)
+            applied = permissions.apply_declared(folder, drive, copy)
+            if applied is not None and tell is not None:
+                tell(applied)
             fd = open_folder(folder, f"{workspace}/{name}", sub_path)
             try:
                 below = "/".join(part for part in (path, sub_path) if part)
