@@ -43,7 +43,7 @@ from stowage_core.trees.measure import Usage
 from . import declared, fill, probe, sections, settings, status
 from .declared import DATA_LOCATION, Target
 from .leases import ended_path
-from .tables import Column, ago, table
+from .tables import Column, ago, lasting, table
 from .version import VERSION
 
 OK, FAILED, FOUND = 0, 1, 3
@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--source", type=int, default=0, help="which source of the drive (default: %(default)s)")
     one.add_argument("--sub-path", default="", help="a folder inside the drive")
     one.add_argument("--read-only", action="store_true", help="the worker may not write")
-    one.add_argument("--seconds", type=float, default=3600, help="until when to confirm it (default: %(default)s)")
+    one.add_argument("--seconds", type=float, default=3600, help="within how long to confirm it (default: %(default)s)")
     one = add("confirm", _lease_confirm, "bind a lease to the processes of its run", lease, True)
     _add_pin(one)
     holder = one.add_mutually_exclusive_group(required=True)
@@ -383,7 +383,7 @@ def _lease_take(options: argparse.Namespace, places: Places) -> int:
         raise Refusal(shown, f"has no source {options.source}", f"there are {len(drive.spec['sources'])}, from 0")
     host = str((records.read(drive_records.record_path(places, workspace)) or {}).get("host", ""))
     worker = Worker.of(options.for_run, options.worker)
-    pin = run_mounts.take(Source(places, host, drive, ref), worker, time.time() + options.seconds)
+    pin = run_mounts.take(Source(places, host, drive, ref), worker, options.seconds)
     print(pin.path(places))
     return OK
 
@@ -431,12 +431,17 @@ def _lease_expire(_options: argparse.Namespace, places: Places) -> int:
 def _lease_list(options: argparse.Namespace, places: Places) -> int:
     found = pins.all_pins(places)
     if options.json:
-        shown = [{**pin.to_json(), "number": pin.number, "copy": pin.copy, "path": pin.path(places)} for pin in found]
-        _print_json(shown)
+        fields = ("number", "copy", "left_s")
+        _print_json(
+            [
+                {**pin.to_json(), **{name: getattr(pin, name) for name in fields}, "path": pin.path(places)}
+                for pin in found
+            ]
+        )
         return OK
     rows = []
     for pin in found:
-        left = f"until confirmed, {ago(time.time() - pin.created)}" if pin.state == pins.RESERVED else "held"
+        left = "held" if pin.is_held else f"{lasting(pin.left_s)} left to confirm it" if pin.left_s else "-"
         drive = f"{pin.workspace}/{pin.drive}" + (f" [{pin.source}]" if pin.source else "")
         ended = pins.ended(places, pin) or "-"
         rows.append([f"{printable(pin.run)}/{pin.number}", printable(pin.worker) or "-", drive, pin.mode, left, ended])

@@ -288,7 +288,7 @@ class Filling:
             run=fills.unit(self._copy),
             worker="fill",
             read_only=False,
-            deadline=time.time() + _RESERVED_S,
+            seconds=_RESERVED_S,
             begin=self._begin,
         )
         try:

@@ -84,11 +84,15 @@ def ago(seconds: float | None) -> str:
     """Return a time in the past in words; None is never."""
     if seconds is None:
         return "never"
-    seconds = max(0.0, seconds)
+    return f"{lasting(max(0.0, seconds))} ago"
+
+
+def lasting(seconds: float) -> str:
+    """Return a span of time in words."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size or (size == 60 and seconds >= 60):
-            return f"{seconds // size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

@@ -270,7 +270,7 @@ def _prepare(module: AnsibleModule, places: Places, worker: Worker, differences:
     end = time.monotonic() + params["timeout"]
     while True:
         preparation = Preparation.of(places, params["host_name"], workspace, worker, refs, start)
-        outcome = preparation.run(time.time() + params["confirm_within"], differences)
+        outcome = preparation.run(params["confirm_within"], differences)
         left = end - time.monotonic()
         if not outcome.waiting or left <= 0 or module.check_mode:
             break

@@ -499,8 +499,8 @@ ansible_facts:
               reserved_bytes: 20000000000
         leases:
           description:
-            - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(ended) says why a lease
-              holds nothing any more, empty for a live one.
+            - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(left_s) is for how
+              many seconds it is still reserved. C(ended) says why a lease holds nothing any more, empty for a live one.
           returned: always
           type: list
           elements: dict
@@ -517,7 +517,7 @@ ansible_facts:
               mode: ReadWrite
               target: /root/.cache/huggingface
               state: leased
-              deadline: 1764413600.0
+              left_s: 0.0
               created: 1764410000.0
               path: /run/stowage/pins/finetune-3/1
               ended: ""

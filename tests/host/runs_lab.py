@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +53,7 @@ class RunLab(Lab):
         differences: Differences | None = None,
     ) -> Outcome:
         found = Differences() if differences is None else differences
-        return self.preparation(refs, worker, run).run(time.time() + seconds, found)
+        return self.preparation(refs, worker, run).run(seconds, found)
 
     def release(self, worker: str = "", run: str = "r1", timeout_s: float = 0) -> Differences:
         differences = Differences()

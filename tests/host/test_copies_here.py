@@ -78,8 +78,7 @@ def test_the_last_use_of_a_copy_made_meanwhile_is_kept(lab: Lab, monkeypatch: py
     class Slow:
         def measure(self, root_fd: int) -> Usage:
             if "ml.new" not in lab.names():
-                deadline = time.time() + 60
-                pin = pins.take(lab.places, lab.location, "ml.new", run="job", read_only=False, deadline=deadline)
+                pin = pins.take(lab.places, lab.location, "ml.new", run="job", read_only=False, seconds=60)
                 pins.release(lab.places, pin.run, pin.number)
             return real.measure(root_fd)
 

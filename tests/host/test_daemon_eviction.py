@@ -173,7 +173,7 @@ def test_a_tombstone_that_cannot_go_is_told_and_hides_no_plan(
     lab.copy("ml.cache", MIB)
     lab.copy("ml.dead", MIB)
     records.write(lab.places.data_location_json, lab.location.to_json())
-    pin = pins.take(lab.places, lab.location, "ml.dead", run="r", read_only=False, deadline=time.time() + 600)
+    pin = pins.take(lab.places, lab.location, "ml.dead", run="r", read_only=False, seconds=600)
     try:
         lab.declare("ml.dead", state="absent")
         daemon = start(lab, evict="plan")

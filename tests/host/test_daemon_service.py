@@ -573,7 +573,7 @@ def test_a_declaration_that_is_wrong_leaves_the_earlier_in_force(start: Callable
 def test_a_lease_of_the_wrong_types_ends_nothing(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:
     lab = Lab(disk, tmp_path)
     lab.copy("ml.cache")
-    pin = pins.take(lab.places, lab.location, "ml.cache", run="run-1", read_only=True, deadline=time.time() + 600)
+    pin = pins.take(lab.places, lab.location, "ml.cache", run="run-1", read_only=True, seconds=600)
     daemon = start(lab)
     daemon.start()
     wait_for(lambda: daemon.copies().get("ml.cache", {}).get("in_use"))

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -370,7 +369,7 @@ def taking(host: Host, run: str) -> tuple[threading.Thread, list[Any]]:
 
     def take() -> None:
         try:
-            more = {"run": run, "read_only": False, "deadline": time.time() + 60}
+            more = {"run": run, "read_only": False, "seconds": 60}
             found.append(pins.take(host.places, location, "vision.hf-cache", **more))
         except StowageError as error:
             found.append(error)
@@ -431,7 +430,7 @@ def test_a_lease_that_is_being_taken_is_waited_for(host: Host, disk: Path, monke
         return real(*arguments)
 
     monkeypatch.setattr(pins, "_reserve", reserve)
-    pin = pins.take(host.places, location, "vision.hf-cache", run="run", read_only=False, deadline=time.time() + 60)
+    pin = pins.take(host.places, location, "vision.hf-cache", run="run", read_only=False, seconds=60)
     clearing.join()
     assert refused == [
         f"data location: host gpu-01 holds 1 copy (1 below {disk}/stowage); delete their drives (state: absent) and"

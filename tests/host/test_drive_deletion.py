@@ -44,7 +44,7 @@ def declare(lab: Lab, *drives: dict[str, Any]) -> drives_host.Outcome:
 
 
 def lease(lab: Lab, name: str = "ml.a", run: str = "r") -> pins.Pin:
-    return pins.take(lab.places, lab.location, name, run=run, worker="w0", read_only=False, deadline=time.time() + 600)
+    return pins.take(lab.places, lab.location, name, run=run, worker="w0", read_only=False, seconds=600)
 
 
 def old_copy(lab: Lab, name: str, last_used: float | None, seconds: int = TTL) -> Path:

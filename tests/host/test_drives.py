@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,7 @@ class Host:
     def lease(self) -> Path:
         location = data_locations.load(self.places)
         assert location is not None
-        deadline = time.time() + 60
-        pin = pins.take(self.places, location, "vision.hf-cache", run="r", read_only=False, deadline=deadline)
+        pin = pins.take(self.places, location, "vision.hf-cache", run="r", read_only=False, seconds=60)
         return Path(pin.path(self.places))
 
     def release(self) -> None:

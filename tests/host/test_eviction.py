@@ -75,9 +75,7 @@ def assert_held_stays(lab: Lab, why: str, alone: bool = True, **more: Any) -> No
 
 
 def take_pin(lab: Lab, **more: Any) -> pins.Pin:
-    return pins.take(
-        lab.places, lab.location, "ml.held", run="run-1", read_only=False, deadline=time.time() + 600, **more
-    )
+    return pins.take(lab.places, lab.location, "ml.held", run="run-1", read_only=False, seconds=600, **more)
 
 
 # -- What keeps a copy
@@ -545,13 +543,15 @@ def test_a_pin_cannot_come_in_between(pair: Lab) -> None:
             patch.setattr("stowage_core.copies.present.LOCK_TIMEOUT_S", 0.1)
             code = f"""
 import sys, time
-from stowage_core import copies, data_locations, pins
+from stowage_core.copies import present as copies
+from stowage_core.data_location import locations as data_locations
 from stowage_core.places import Places
+from stowage_core.runs import pins
 places = Places({pair.places.etc!r}, {pair.places.var!r}, {pair.places.run!r})
 location = data_locations.DataLocation.from_json({pair.location.to_json()!r})
 take = copies.take_lock
 copies.take_lock = lambda fd, name: take(fd, name, 0.2)
-pins.take(places, location, "ml.held", run="r", read_only=True, deadline=time.time() + 60)
+pins.take(places, location, "ml.held", run="r", read_only=True, seconds=60)
 """
             done = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=False)
             refused.append(done.stderr)

@@ -156,7 +156,7 @@ def mount_options(path: str) -> list[str]:
 
 
 def take(lab: Lab, read_only: bool = True) -> pins.Pin:
-    return pins.take(lab.places, lab.location, "ml.a", run="r", read_only=read_only, deadline=time.time() + 60)
+    return pins.take(lab.places, lab.location, "ml.a", run="r", read_only=read_only, seconds=60)
 
 
 def work_in(lab: Lab, name: str) -> None:

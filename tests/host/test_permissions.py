@@ -506,7 +506,7 @@ def test_a_copy_gets_what_is_declared_when_it_is_leased(disk: Path, tmp_path: Pa
     lab = Lab(disk, tmp_path)
     copy = lab.copy("ml.a", permissions={"owner_uid": 1000, "dir_mode": "0750", "apply": True, "recursive": True})
     assert owner(copy / "data" / "file") == (0, 0)
-    pin = pins.take(lab.places, lab.location, "ml.a", run="r", read_only=True, deadline=time.time() + 60)
+    pin = pins.take(lab.places, lab.location, "ml.a", run="r", read_only=True, seconds=60)
     try:
         assert owner(copy) == owner(copy / "data" / "file") == (1000, 0)
         assert stat.S_IMODE((copy / "data").stat().st_mode) == 0o750

@@ -43,7 +43,7 @@ def take(lab: Lab, **changes: Any) -> pins.Pin:
         "run": "run-1",
         "worker": "w0",
         "read_only": False,
-        "deadline": time.time() + 60,
+        "seconds": 60,
         **changes,
     }
     return pins.take(lab.places, lab.location, values.pop("copy", "ml.a"), **values)
@@ -101,8 +101,8 @@ def test_read_only_and_a_folder_inside(lab: Lab) -> None:
 
 def test_the_same_again_is_the_same_pin(lab: Lab) -> None:
     first = take(lab)
-    again = take(lab, deadline=first.deadline + 60)
-    assert (again.number, again.deadline) == (first.number, first.deadline + 60)
+    again = take(lab, seconds=120)
+    assert again.number == first.number and again.deadline >= first.deadline + 60
     assert take(lab, worker="w1").number == 2
     assert take(lab, read_only=True).number == 3
     assert [pin.number for pin in pins.all_pins(lab.places)] == [1, 2, 3]
@@ -329,6 +329,30 @@ def test_taken_again_after_its_process_has_ended(lab: Lab) -> None:
     assert mount_of(lab, again)
 
 
+def test_a_reservation_is_not_of_the_wall_clock(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    pin = take(lab, seconds=3600)
+    monkeypatch.setattr(time, "time", lambda: real() + 7200)
+    assert pins.release_ended(lab.places, pin.run, pin.number) == "" and mount_of(lab, pin)
+    monkeypatch.setattr(time, "time", lambda: real() + 365 * 86400)
+    pin = take(lab, seconds=60)
+    monkeypatch.setattr(time, "time", real)
+    assert pins.stale(pin, holders.boot_time() + 61) == "its reservation has ended"
+
+
+def test_taken_again_while_its_process_is_there(lab: Lab) -> None:
+    """What is promised then is kept, although the process ends before."""
+    pin = take(lab)
+    with process("ready()") as worker:
+        leased = pins.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
+        again = take(lab, seconds=3600)
+        assert (again.state, again.pid, leased.left_s) == (pins.LEASED, worker.pid, 0)
+    assert pins.release_ended(lab.places, pin.run, pin.number) == "" and mount_of(lab, pin)
+    over = holders.boot_time() + 3601
+    assert pins.stale(again, over) == "its process has ended"
+    assert take(lab).state == pins.RESERVED, "nothing holds it any more but that"
+
+
 def test_taken_again_after_a_restart_of_the_host(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         before.setattr(pins, "boot_id", lambda: "an earlier boot")
@@ -337,16 +361,16 @@ def test_taken_again_after_a_restart_of_the_host(lab: Lab, monkeypatch: pytest.M
 
 
 def test_what_was_taken_again_is_not_let_go_by_an_older_judgement(lab: Lab) -> None:
-    (stale,) = [pin for pin in [take(lab, deadline=time.time() - 1)] if pins.stale(pin)]
+    (stale,) = [pin for pin in [take(lab, seconds=-1)] if pins.stale(pin)]
     again = take(lab)
     assert pins.release_ended(lab.places, stale.run, stale.number) == ""
     assert mount_of(lab, again)
-    assert "reservation has ended" in pins.release_ended(lab.places, take(lab, deadline=1.0).run, 1)
+    assert "reservation has ended" in pins.release_ended(lab.places, take(lab, seconds=-1).run, 1)
     assert pins.all_names(lab.places) == []
 
 
 def test_taking_and_letting_go_wait_for_each_other(lab: Lab) -> None:
-    pin = take(lab, deadline=1.0)
+    pin = take(lab, seconds=-1)
     with locks.run_lock(lab.places, "run-1"):
         letting_go = threading.Thread(target=pins.release_ended, args=(lab.places, "run-1", 1))
         letting_go.start()
@@ -360,14 +384,18 @@ def test_a_cgroup_without_processes_holds_nothing_yet(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holders, "CGROUPS", str(tmp_path))
-    (tmp_path / "run").mkdir()
-    events = tmp_path / "run" / "cgroup.events"
+    (tmp_path / "job").mkdir()
+    events = tmp_path / "job" / "cgroup.events"
     events.write_text("populated 0\nfrozen 0\n")
     take(lab)
     with pytest.raises(Refusal, match="has no processes yet"):
-        pins.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/run")
+        pins.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/job")
     events.write_text("populated 1\nfrozen 0\n")
-    assert not pins.stale(pins.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/run"))
+    leased = pins.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/job")
+    assert not pins.stale(leased)
+    (tmp_path / "job").rename(tmp_path / "before")
+    shutil.copytree(tmp_path / "before", tmp_path / "job")
+    assert pins.stale(leased) == "its cgroup is not there any more", "another has its path"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"run": "run-1"}'])
@@ -406,12 +434,13 @@ def test_a_lease_is_not_taken_in_another_mount_namespace(lab: Lab) -> None:
     code = f"""
 own_namespace()
 sys.path[:0] = {sys.path!r}
-from stowage_core import data_locations, pins
+from stowage_core.data_location import locations as data_locations
 from stowage_core.errors import Refusal
 from stowage_core.places import Places
+from stowage_core.runs import pins
 places = Places({lab.places.etc!r}, {lab.places.var!r}, {lab.places.run!r})
 try:
-    pins.take(places, data_locations.load(places), "ml.a", run="r", read_only=False, deadline=time.time() + 60)
+    pins.take(places, data_locations.load(places), "ml.a", run="r", read_only=False, seconds=60)
 except Refusal as error:
     open({lab.places.var!r} + "/refused", "w").write(str(error))
 ready()
@@ -515,7 +544,7 @@ def test_letting_go_goes_on_with_the_others(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(3):
-        take(lab, run=f"run-{number}", deadline=1.0)
+        take(lab, run=f"run-{number}", seconds=-1)
     real = pins.unmount
 
     def unmount(path: str) -> None:

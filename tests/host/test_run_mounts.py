@@ -27,7 +27,7 @@ from stowage_core.errors import Refusal, StowageError
 from stowage_core.runs import drives as worker_drives
 from stowage_core.runs import holders, pins
 from stowage_core.runs import mounts as run_mounts
-from stowage_core.runs.mounts import Worker
+from stowage_core.runs.mounts import Preparation, Worker
 from stowage_core.services import lasting_mounts
 from stowaged import command
 
@@ -488,6 +488,10 @@ def test_a_reservation_becomes_a_lease_and_ends_with_its_process(lab: RunLab) ->
         assert [pin.state for pin in pins.all_pins(lab.places)] == ["leased"] * 3
         assert lab.prepare(wanted) == found
         assert [pin.state for pin in pins.all_pins(lab.places)] == ["leased"] * 3
+        assert all(0 < pin.left_s <= 60 for pin in pins.all_pins(lab.places)), "what was promised anew"
+        differences = Differences()
+        run_mounts.confirm(lab.places, worker, "", child.pid, differences)
+        assert not differences.changed and not any(pin.left_s for pin in pins.all_pins(lab.places))
         with pytest.raises(Refusal) as error:
             lab.release()
         assert f"drive cache at /cache is still used by process {child.pid} (sleep), drive scratch" in str(error.value)
@@ -503,6 +507,33 @@ def test_a_reservation_becomes_a_lease_and_ends_with_its_process(lab: RunLab) ->
     assert lab.pinned() == [] and os.listdir(lab.places.pins_dir) == []
     with pytest.raises(Refusal, match="worker w0 of run r1: has no drives on this host"):
         run_mounts.confirm(lab.places, worker, "", os.getpid(), Differences())
+
+
+def test_prepared_again_while_its_process_is_there(lab: RunLab) -> None:
+    wanted = all_kinds(lab)
+    lab.prepare(wanted)
+    with process("ready()") as worker:
+        run_mounts.confirm(lab.places, Worker.of("r1", "w0"), "", worker.pid, Differences())
+        lab.prepare(wanted, seconds=3600)
+    for run, number in pins.all_names(lab.places):
+        assert pins.release_ended(lab.places, run, number) == "", "an hour was promised"
+    assert len(lab.pinned()) == 3
+    lab.release()
+    assert lab.pinned() == [], "what only a reservation keeps can be let go"
+
+
+def test_a_namesake_of_another_workspace_takes_nothing(lab: RunLab) -> None:
+    lab.prepare(all_kinds(lab))
+    records.write(os.path.join(lab.places.drives_dir, "bio.json"), {"workspace": "bio", "host": HOST, "drives": []})
+    namesake = Preparation.of(lab.places, HOST, "bio", Worker.of("r1", "w0"), [], print)
+    for check_mode in (True, False):
+        with pytest.raises(Refusal, match="^worker w0 of run r1: it has drives of workspace ml already; "):
+            namesake.run(60, Differences(check_mode))
+    assert len(lab.pinned()) == 3
+    lab.prepare(refs("scratch"), "w1", seconds=-1)
+    lapsed = Preparation.of(lab.places, HOST, "bio", Worker.of("r1", "w1"), [], print)
+    lapsed.run(60, Differences())
+    assert len(lab.pinned()) == 3, "what has lapsed is nobody's"
 
 
 def test_a_reservation_lapses(lab: RunLab) -> None:
@@ -567,6 +598,7 @@ def test_the_command(lab: RunLab, capsys: pytest.CaptureFixture[str]) -> None:
     assert stowage("take", "ml/scratch", "--run", "slurm-7", "--source", "1")[1].endswith("there are 1, from 0")
     child = subprocess.Popen(["sleep", "600"])
     try:
+        assert stowage("list")[1].count("9 min left to confirm it") == 3
         assert stowage("confirm", "slurm-7", "--pid", str(child.pid)) == (0, "")
         refused_by = f"drive cache is still used by process {child.pid} (sleep)"
         assert refused_by in stowage("release", "slurm-7", "--wait", "0.1")[1]

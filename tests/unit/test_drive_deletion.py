@@ -41,7 +41,7 @@ def declare(places: Places, *drives: dict[str, Any], check_mode: bool = False) -
 
 def use(places: Places, run: str, worker: str = "", drive: str = "imagenet", number: int = 1, **more: Any) -> Pin:
     """Record a lease, as taking one does; nothing is mounted."""
-    deadline = more.pop("deadline", time.time() + 60)
+    deadline = holders.boot_time() + more.pop("seconds", 60)
     pin = Pin(
         run, number, worker, more.pop("workspace", "vision"), drive, 0, "", "", "ReadOnly", "/data", pins.RESERVED,
         deadline, holders.boot_id(), time.time(),
@@ -54,7 +54,7 @@ def test_a_drive_that_is_used_is_not_deleted(places: Places) -> None:
     use(places, "finetune", "w0")
     use(places, "finetune", "w0", number=2)
     use(places, "finetune", "w1", number=3)
-    use(places, "old", deadline=time.time() - 1)
+    use(places, "old", seconds=-1)
     use(places, "other", drive="mnist")
     use(places, "namesake", workspace="nlp")
     before = records.read(drive_records.record_path(places, "vision"))

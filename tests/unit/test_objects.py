@@ -227,7 +227,7 @@ def _drive(name: str) -> dict[str, Any]:
 
 def test_leases_and_the_daemon(host: Host) -> None:
     use = Use("ml", "a", 0, "", "", "ReadOnly", "/data")
-    live = Pin("r1", 1, "w0", *use, "reserved", 1e12, holders.boot_id(), 5.0)
+    live = Pin("r1", 1, "w0", *use, "reserved", holders.boot_time() + 60, holders.boot_id(), 5.0)
     ended = Pin("r1", 2, "w1", *use._replace(source_path="/scratch"), "leased", 9.0, "an earlier boot", 5.0, pid=5)
     for pin in (live, ended):
         host.put(pin.record_path(host.places), pin.to_json())
@@ -238,7 +238,8 @@ def test_leases_and_the_daemon(host: Host) -> None:
     (host.root / "stowaged.service").touch()
     report, problems = host.read()
     one, two = report["leases"]
-    duration = {"state": "reserved", "deadline": 1e12, "created": 5.0, "ended": ""}
+    assert 0 < one.pop("left_s") <= 60 and two["left_s"] == 0, "in no clock's time"
+    duration = {"state": "reserved", "created": 5.0, "ended": ""}
     where = {"path": live.path(host.places), "copy": "ml.a"}
     assert one == {"run": "r1", "number": 1, "worker": "w0", **use._asdict(), **duration, **where}
     assert (two["copy"], two["ended"]) == ("", "the host was restarted since it was taken")

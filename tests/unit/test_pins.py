@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def test_a_record_is_what_the_contract_says(places: Places) -> None:
     assert path == f"{places.run}/pins/run-1/1.json" and PIN.path(places) == f"{places.run}/pins/run-1/1"
     assert Pin.from_json("run-1", 1, PIN.to_json()) == PIN
     places_and_owner = {"run", "worker", *Use._fields}
-    duration = {"state", "deadline", "boot_id", "cgroup", "pid", "pid_start", "created"}
+    duration = {"state", "deadline", "boot_id", "cgroup", "cgroup_inode", "pid", "pid_start", "created"}
     assert set(PIN.to_json()) == places_and_owner | duration
 
 
@@ -96,11 +97,12 @@ def test_a_run_that_is_accepted_is_one_name(value: str) -> None:
 def own() -> Pin:
     start = holders.start_time(os.getpid())
     assert start is not None
-    return replace(PIN, state=LEASED, pid=os.getpid(), pid_start=start)
+    return replace(PIN, state=LEASED, deadline=0.0, pid=os.getpid(), pid_start=start)
 
 
 def test_stale(tmp_path: Path) -> None:
-    cgroup = replace(PIN, state=LEASED, cgroup=str(tmp_path))
+    ended = replace(PIN, state=LEASED, deadline=0.0)
+    cgroup = replace(ended, cgroup=str(tmp_path), cgroup_inode=os.stat(tmp_path).st_ino)
     assert pins.stale(PIN, 1000.0) == "" and "reservation" in pins.stale(PIN, 1001.0)
     assert "restarted" in pins.stale(replace(PIN, boot_id="other"), 0.0)
     assert pins.stale(own(), 1e12) == ""
@@ -112,4 +114,25 @@ def test_stale(tmp_path: Path) -> None:
     assert pins.stale(cgroup) == ""
     events.write_text("populated 0\nfrozen 0\n")
     assert "cgroup" in pins.stale(cgroup)
-    assert "cgroup" in pins.stale(replace(cgroup, cgroup=str(tmp_path / "gone")))
+    events.write_text("populated 1\nfrozen 0\n")
+    assert "not there" in pins.stale(replace(cgroup, cgroup=str(tmp_path / "gone")))
+    assert "not there" in pins.stale(replace(cgroup, cgroup_inode=1)), "another has its path now"
+
+
+def test_a_lease_that_was_prepared_again_ends_with_both(tmp_path: Path) -> None:
+    again = replace(own(), deadline=1000.0)
+    assert pins.stale(again, 1001.0) == "" and again.is_held
+    after = replace(again, pid_start=1)
+    assert pins.stale(after, 1000.0) == "" and not after.is_held
+    assert pins.stale(after, 1001.0) == "its process has ended"
+    assert not replace(again, boot_id="other").is_held
+
+
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = replace(PIN, deadline=holders.boot_time() + 60)
+    real = time.time
+    for step in (-365 * 86400, 365 * 86400):
+        monkeypatch.setattr(time, "time", lambda step=step: real() + step)
+        assert pins.stale(pin) == "" and 0 < pin.left_s <= 60
+        over = replace(PIN, deadline=holders.boot_time() - 1)
+        assert pins.stale(over) == "its reservation has ended" and over.left_s == 0

@@ -228,7 +228,7 @@ class Objects:
 
     def _lease(self, pin: Pin) -> Report:
         fields = ("run", "number", "worker", "workspace", "drive", "source", "source_path", "copy", "sub_path", "mode")
-        report = {field: getattr(pin, field) for field in (*fields, "target", "state", "deadline", "created")}
+        report = {field: getattr(pin, field) for field in (*fields, "target", "state", "left_s", "created")}
         return {**report, "path": pin.path(self._places), "ended": pins.stale(pin)}
 
     def _eviction(self) -> Report | None:

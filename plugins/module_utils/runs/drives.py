@@ -222,9 +222,9 @@ class Source:
     # -- Taking
 
     def take(
-        self, run: str, worker: str, deadline: float, tell: Callable[[Applied], object] = lambda _applied: None
+        self, run: str, worker: str, seconds: float, tell: Callable[[Applied], object] = lambda _applied: None
     ) -> Pin:
-        """Mount it for a worker, as reserved until *deadline*; what is missing and may be made is made.
+        """Mount it for a worker, as reserved for *seconds*; what is missing and may be made is made.
 
         :param tell: called with what of it had another owner or mode than is declared, and was changed
         """
@@ -237,7 +237,7 @@ class Source:
                 run=run,
                 worker=worker,
                 read_only=self.read_only,
-                deadline=deadline,
+                seconds=seconds,
                 target=self.ref.mount_path,
                 tell=tell,
             )
@@ -255,7 +255,7 @@ class Source:
                 if applied is not None:
                     tell(applied)
                     permissions.check_unmarked(self.drive, self.path, applied)
-                return pins.hold(self.places, self.use, fd, run=run, worker=worker, deadline=deadline)
+                return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
             finally:
                 os.close(fd)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -22,9 +23,11 @@ _ENDED = (errno.ENOENT, errno.ESRCH)
 
 @dataclass(frozen=True)
 class Holder:
-    """A cgroup by its directory, or a process with the time of its start: its number may be another's later."""
+    """A cgroup, or a process with the time of its start: another may have its path or its number later."""
 
     cgroup: str = ""
+    """Its directory."""
+    cgroup_inode: int = 0
     pid: int = 0
     pid_start: int = 0
 
@@ -49,12 +52,14 @@ class Holder:
         if not _is_populated(cgroup):
             rule = f"cgroup {printable(cgroup)} has no processes yet, and would count as ended"
             raise Refusal(name, rule, "confirm it once the run's processes are in it")
-        return cls(cgroup=cgroup)
+        return cls(cgroup, _inode(cgroup))
 
     @property
     def ended(self) -> str:
         """Why it holds nothing any more, or "" when it does or that cannot be told."""
         if self.cgroup:
+            if _inode(self.cgroup) != self.cgroup_inode:
+                return "its cgroup is not there any more"
             return "" if _is_populated(self.cgroup) else "its cgroup has no processes any more"
         return "" if start_time(self.pid) == self.pid_start else "its process has ended"
 
@@ -65,6 +70,14 @@ class Holder:
             return described(self.pid)
         pids = sorted(set(_pids_of(self.cgroup)))
         return f"{listed(pids)} of cgroup {printable(self.cgroup)}" if pids else f"cgroup {printable(self.cgroup)}"
+
+
+def _inode(cgroup: str) -> int:
+    """Return the number of a cgroup, which the kernel gives to no other; 0 when there is none."""
+    try:
+        return os.stat(cgroup).st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _is_populated(cgroup: str) -> bool:
@@ -89,6 +102,11 @@ def _pids_of(cgroup: str) -> Iterator[int]:
 def boot_id() -> str:
     with open(_BOOT_ID, encoding="ascii") as stream:
         return stream.read().strip()
+
+
+def boot_time() -> float:
+    """Return the seconds since the host was started, those asleep included; nobody can set that clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def start_time(pid: int) -> int | None:

@@ -90,9 +90,15 @@ class Preparation:
     """All drives of one worker."""
 
     def __init__(
-        self, places: Places, worker: Worker, sources: Sequence[Source], start: Callable[[str], object]
+        self,
+        places: Places,
+        workspace: str,
+        worker: Worker,
+        sources: Sequence[Source],
+        start: Callable[[str], object],
     ) -> None:
         self._places = places
+        self._workspace = workspace
         self._worker = worker
         self._sources = sources
         self._start = start
@@ -117,24 +123,25 @@ class Preparation:
         gone = [f"drive {one.name} does not exist" for one in wanted if one.spec is None]
         if gone:
             raise Problems(gone)
-        return cls(places, worker, [Source(places, host, drives[one.name], one.ref) for one in wanted], start)
+        sources = [Source(places, host, drives[one.name], one.ref) for one in wanted]
+        return cls(places, workspace, worker, sources, start)
 
-    def run(self, deadline: float, differences: Differences) -> Outcome:
-        """Mount what can be mounted, reserved until *deadline*, and let go of what is not asked for any more."""
+    def run(self, seconds: float, differences: Differences) -> Outcome:
+        """Mount what can be mounted, reserved for *seconds*, and let go of what is not asked for any more."""
         if differences.check_mode:
-            return self._run(deadline, differences)
+            return self._run(seconds, differences)
         with worker_lock(self._places, self._worker.run):
-            return self._run(deadline, differences)
+            return self._run(seconds, differences)
 
-    def _run(self, deadline: float, differences: Differences) -> Outcome:
+    def _run(self, seconds: float, differences: Differences) -> Outcome:
+        present = {pin.use: pin for pin in self._present()}
         looks = self._look()
         uses = [source.use for source in self._sources]
-        present = {pin.use: pin for pin in self._present()}
         left = [pin for use, pin in present.items() if use not in uses]
         check_unused(self._places, self._worker, left, "is not asked for any more and ")
 
         ready = [(source, look) for source, look in zip(self._sources, looks) if not look.waits]
-        numbers = self._mount(ready, present, deadline, differences)
+        numbers = self._mount(ready, present, seconds, differences)
         for pin in left:
             differences.note(_name(pin.worker, pin.use), None, _described(pin.use))
             differences.do(f"unmount {shown(pin.use)}", partial(_let_go, self._places, pin))
@@ -158,13 +165,22 @@ class Preparation:
         return looks
 
     def _present(self) -> list[Pin]:
-        return [pin for pin in pins.of_run(self._places, self._worker.run) if pin.worker == self._worker.name]
+        """Return the worker's pins.
+
+        :raises Refusal: when it is the namesake of another workspace's, whose drives it would take
+        """
+        found = [pin for pin in pins.of_run(self._places, self._worker.run) if pin.worker == self._worker.name]
+        for pin in found:
+            if pin.workspace != self._workspace and not pins.stale(pin):
+                rule = f"it has drives of workspace {pin.workspace} already"
+                raise Refusal(self._worker.described, rule, "name it otherwise, or release that one first")
+        return found
 
     def _mount(
         self,
         ready: Sequence[tuple[Source, Look]],
         present: dict[Use, Pin],
-        deadline: float,
+        seconds: float,
         differences: Differences,
     ) -> dict[Use, int]:
         """Mount what is not mounted yet, and renew the reservation of what is; return the numbers of all."""
@@ -181,7 +197,7 @@ class Preparation:
             given: list[Applied] = []
             if not differences.check_mode:
                 try:
-                    taken = source.take(self._worker.run, self._worker.name, deadline, given.append)
+                    taken = source.take(self._worker.run, self._worker.name, seconds, given.append)
                 except (StowageError, OSError) as error:
                     _note_given(source, given, differences)
                     raise self._taken_back(made, error, differences) from error
@@ -225,7 +241,7 @@ class Preparation:
         }
 
 
-def take(source: Source, worker: Worker, deadline: float) -> Pin:
+def take(source: Source, worker: Worker, seconds: float) -> Pin:
     """Mount one drive for a worker, beside those that it has.
 
     :raises Refusal: also when it has to be waited for
@@ -234,7 +250,7 @@ def take(source: Source, worker: Worker, deadline: float) -> Pin:
         look = source.look()
         if look.waits:
             raise Refusal(source.name, look.waits, "try again later")
-        return source.take(worker.run, worker.name, deadline)
+        return source.take(worker.run, worker.name, seconds)
 
 
 def _name(worker: str, use: Use) -> str:
@@ -283,6 +299,9 @@ def confirm(places: Places, worker: Worker, cgroup: str, pid: int, differences: 
                 f"bind {shown(pin.use)} to {holder.described}",
                 partial(pins.confirm, places, pin.run, pin.number, cgroup=cgroup, pid=pid),
             )
+        elif pin.deadline and not differences.check_mode:
+            # It was prepared again meanwhile: from now on it ends with its holder.
+            pins.confirm(places, pin.run, pin.number, cgroup=cgroup, pid=pid)
 
 
 def _held_by(pin: Pin) -> str:
@@ -353,7 +372,7 @@ def check_unused(places: Places, worker: Worker, found: Sequence[Pin], why: str)
     """
     in_use = []
     for pin, pids in _busy(places, found):
-        if pin.state == LEASED and not pins.stale(pin):
+        if pin.is_held:
             in_use.append((pin, pin.holder.described))
         elif pids:
             in_use.append((pin, listed(pids)))

@@ -32,7 +32,7 @@ from ..mounts import Mount, of_all_namespaces
 from ..mounts import read as read_mounts
 from ..places import Places
 from ..syscalls import NO_DIRECTORY, bind_mount, open_beneath, unmount
-from .holders import Holder, boot_id, busy_in, listed
+from .holders import Holder, boot_id, boot_time, busy_in, listed
 
 RESERVED, LEASED = "reserved", "leased"
 READ_ONLY, READ_WRITE = "ReadOnly", "ReadWrite"
@@ -72,11 +72,13 @@ class Pin:
     state: str
     """``reserved`` until something is known that ends with the run, then ``leased``."""
     deadline: float
-    """Until when a reservation is good."""
+    """Until when a reservation is good, in seconds since the host was started; a lease has one when it was prepared
+    again, and ends when its holder and that have ended."""
     boot_id: str
     created: float
     cgroup: str = ""
     """The directory of the run's cgroup."""
+    cgroup_inode: int = 0
     pid: int = 0
     pid_start: int = 0
 
@@ -103,7 +105,17 @@ class Pin:
 
     @property
     def holder(self) -> Holder:
-        return Holder(self.cgroup, self.pid, self.pid_start)
+        return Holder(self.cgroup, self.cgroup_inode, self.pid, self.pid_start)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what it was bound to is still there, or that cannot be told."""
+        return self.state == LEASED and self.boot_id == boot_id() and not self.holder.ended
+
+    @property
+    def left_s(self) -> float:
+        """For how long it is still reserved."""
+        return max(0.0, self.deadline - boot_time()) if self.boot_id == boot_id() else 0.0
 
     @property
     def described(self) -> str:
@@ -143,12 +155,12 @@ def take(
     run: str,
     worker: str = "",
     read_only: bool,
-    deadline: float,
+    seconds: float,
     target: str = "",
     begin: Callable[[int, Drive], None] | None = None,
     tell: Callable[[permissions.Applied], object] | None = None,
 ) -> Pin:
-    """Mount a copy for a worker of *run*, as reserved until *deadline*; the same again returns the pin that is there.
+    """Mount a copy for a worker of *run*, as reserved for some seconds; the same again returns the pin that is there.
 
     A copy that is missing is made. Its lock is held until it is pinned, so that no eviction can be half-way through it
     or take a new one.
@@ -183,7 +195,7 @@ def take(
             try:
                 below = "/".join(part for part in (path, sub_path) if part)
                 use = Use(workspace, name, 0, "", below, READ_ONLY if read_only else READ_WRITE, target)
-                pin = hold(places, use, fd, run=run, worker=worker, deadline=deadline)
+                pin = hold(places, use, fd, run=run, worker=worker, seconds=seconds)
             finally:
                 os.close(fd)
     copies.note_used(places, copy, (identity, path))
@@ -227,24 +239,27 @@ def open_folder(folder: int, drive: str, sub_path: str) -> int:
         raise
 
 
-def hold(places: Places, use: Use, fd: int, *, run: str, worker: str, deadline: float) -> Pin:
+def hold(places: Places, use: Use, fd: int, *, run: str, worker: str, seconds: float) -> Pin:
     """Mount the directory open at *fd* for a worker; the same again returns the pin that is there."""
     with run_lock(places, check_run(run)):
-        pin = _reserve(places, use, run, worker, deadline)
+        pin = _reserve(places, use, run, worker, seconds)
         _mount(places, pin, fd)
     return pin
 
 
-def _reserve(places: Places, use: Use, run: str, worker: str, deadline: float) -> Pin:
+def _reserve(places: Places, use: Use, run: str, worker: str, seconds: float) -> Pin:
     """Return the pin of this very use that is recorded, or a new one.
 
-    One that is only reserved, or whose run had ended, is reserved anew: otherwise it would be let go under its worker.
+    It is reserved anew, beside what it is bound to while that is there: otherwise it would be let go under its worker.
     """
+    deadline = boot_time() + seconds
     for pin in of_run(places, run):
         if (pin.use, pin.worker) == (use, worker):
-            if pin.state == RESERVED or stale(pin):
+            if pin.is_held:
+                pin = replace(pin, deadline=deadline)
+            else:
                 pin = replace(pin, state=RESERVED, deadline=deadline, boot_id=boot_id(), **asdict(Holder()))
-                records.write(pin.record_path(places), pin.to_json(), 0o600)
+            records.write(pin.record_path(places), pin.to_json(), 0o600)
             return pin
     directory = os.path.join(places.pins_dir, run)
     # A worker walks through to its own mount; what other runs there are is not for it to see.
@@ -322,7 +337,7 @@ def confirm(places: Places, run: str, number: int, *, cgroup: str = "", pid: int
 
 
 def confirmed_by(pin: Pin, holder: Holder) -> Pin:
-    return replace(pin, state=LEASED, **asdict(holder))
+    return replace(pin, state=LEASED, deadline=0.0, **asdict(holder))
 
 
 # -- Releasing
@@ -500,9 +515,12 @@ def ended(places: Places, pin: Pin) -> str:
 
 
 def stale(pin: Pin, now: float | None = None) -> str:
-    """Return why *pin* holds nothing any more, or "" when it does or that cannot be told."""
+    """Return why *pin* holds nothing any more, or "" when it does or that cannot be told.
+
+    :param now: in seconds since the host was started
+    """
     if pin.boot_id != boot_id():
         return "the host was restarted since it was taken"
-    if pin.state == RESERVED:
-        return "its reservation has ended" if (time.time() if now is None else now) > pin.deadline else ""
-    return pin.holder.ended
+    if (boot_time() if now is None else now) <= pin.deadline:
+        return ""
+    return "its reservation has ended" if pin.state == RESERVED else pin.holder.ended
