@@ -229,7 +229,7 @@ class Evicting:
         drives = {(drive.copy_name, drive.identity): drive for drive in declared.drives if drive.idle_ttl_s}
         found = [copy for copy in self._figures.copies() if drives and (copy.name, copy.identity) in drives]
         states = eviction_plan.assess(found, self._figures.copy_records() if found else {}, drives.values(), {})
-        return any(eviction_plan.has_expired(state, limits, time.time()) for state in states)
+        return any(eviction_plan.has_expired(state, limits) for state in states)
 
     # -- What is done
 

@@ -117,16 +117,18 @@ class Figures:
                 busy = busy or self._is_evicting()
             due = self._ended.get(key, float("-inf")) + configuration.scan_interval_s
             if now >= due and device not in self._hung and not busy:
-                self._start(key, device, targets, table)
+                self._start(key, device, targets, table, configuration.scan_interval_s)
 
     def _is_evicting(self) -> bool:
         location = self._declared.data_location
         return location is not None and self._children.running(eviction_key(location))
 
-    def _start(self, key: str, device: str, targets: list[Target], table: Sequence[Mount]) -> None:
+    def _start(
+        self, key: str, device: str, targets: list[Target], table: Sequence[Mount], scan_interval_s: float
+    ) -> None:
         drives = {drive.copy_name: drive for drive in self._declared.drives if drive.placed}
         place = _place(self._declared.data_location)
-        body = Measuring(self._places, targets, self._declared.data_location, drives, table)
+        body = Measuring(self._places, targets, self._declared.data_location, drives, table, scan_interval_s)
 
         def take(message: Message) -> None:
             if place == _place(self._declared.data_location):  # else its copies are not of the present one
@@ -175,7 +177,8 @@ class Figures:
         name = message["copy"]
         before = self._copies.get(name)
         if not message["complete"] and before is not None and before["identity"] == message["identity"]:
-            before.update(complete=False, reason=message["reason"], last_used=message["last_used"])
+            use = {key: message[key] for key in ("last_used", "unused_s")}
+            before.update(complete=False, reason=message["reason"], **use)
             return
         self._copies[name] = {**dict.fromkeys((*_KEPT, "inodes", "last_used")), "filling": False, **message}
 
@@ -215,7 +218,7 @@ class Figures:
     def used(self, name: str, when: float | None) -> None:
         """Take on when a copy was last used."""
         if name in self._copies:
-            self._copies[name]["last_used"] = when
+            self._copies[name].update(last_used=when, unused_s=0.0)
 
     def copies(self) -> list[Copy]:
         return [Copy(name, one["identity"], one["created"]) for name, one in sorted(self._copies.items())]
@@ -225,8 +228,8 @@ class Figures:
         found = {}
         for name, one in self._copies.items():
             workspace, drive = split_copy_name(name)
-            figures = {key: one[key] for key in (*_KEPT, "inodes", "complete", "last_used")}
-            found[name] = CopyRecord(workspace, drive, one["identity"], "", **figures)
+            figures = {key: one[key] for key in (*_KEPT, "inodes", "complete", "last_used", "unused_s")}
+            found[name] = CopyRecord(workspace, drive, one["identity"], "", watched_copy=one["created"], **figures)
         return found
 
     def filling(self) -> set[str]:

@@ -26,6 +26,7 @@ from stowage_core.errors import StowageError, one_line
 from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.paths import is_within
 from stowage_core.places import Places
+from stowage_core.runs import holders, pins
 from stowage_core.sizes import Space
 from stowage_core.trees.measure import Engine, Scan, Usage
 from stowage_core.trees.pace import Pace
@@ -39,6 +40,8 @@ from .runs import DEPTH, RUNS, Runs
 
 SILENCE_S = 120.0
 _BEAT_S = 1.0
+_GAP_LOOKS = 3
+"""How many intervals between two looks count as time in which a copy was seen unused."""
 _PACE = Pace()
 _ENGINE: Engine = Scan(pace=_PACE)
 
@@ -53,6 +56,7 @@ class Measuring:
     drives: Mapping[str, Drive]
     """By the name of their copy."""
     table: Sequence[Mount]
+    scan_interval_s: float = 0.0
 
     def __call__(self, send: Send) -> None:
         _beat(send)
@@ -186,6 +190,7 @@ class Measuring:
             "identity": copy.identity,
             "created": copy.created,
             "last_used": last_used,
+            "unused_s": self._unused_s(copy, send),
         }
         try:
             with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(copy.name)) as fd:
@@ -208,6 +213,24 @@ class Measuring:
         else:
             _keep(send, lambda: copies.record_measured(self.places, copy.name, record, filesystem_bytes))
         return {**known, "filling": filling, **figures}
+
+    def _unused_s(self, copy: Copy, send: Send) -> float:
+        """Return for how long a copy was watched while nobody used it, if its drive may be unused for so long only."""
+        drive = self.drives.get(copy.name)
+        if drive is None or drive.identity != copy.identity or not drive.idle_ttl_s:
+            return 0.0
+        try:
+            if any(pin.copy == copy.name for pin in pins.all_pins(self.places)):
+                copies.touch_used(self.places, copy.name, copy.identity, drive.path)
+                return 0.0
+            boot, now = holders.boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME)
+            return copies.watch(self.places, copy, drive.idle_ttl_s, boot, now, _GAP_LOOKS * self.scan_interval_s)
+        except StowageError as error:
+            if not isinstance(error, records.RecordError):  # that is told, and the record made anew
+                send({"say": str(error)})
+        except OSError as error:
+            send({"say": f"{one_line(error)}; this look does not count as one at a copy that is unused"})
+        return 0.0
 
     def _before(self, copy: Copy, send: Send) -> tuple[CopyRecord | None, bool]:
         """Return what is recorded of a copy, and whether the record is damaged."""

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,15 @@ def lease(lab: Lab, name: str = "ml.a", run: str = "r") -> pins.Pin:
     return pins.take(lab.places, lab.location, name, run=run, worker="w0", read_only=False, seconds=600)
 
 
-def old_copy(lab: Lab, name: str, last_used: float | None, seconds: int = TTL) -> Path:
-    """Make a copy that was made long ago, of a drive that expires."""
-    path = lab.copy(name, last_used=last_used)
+def old_copy(lab: Lab, name: str, unused_s: float, seconds: int = TTL) -> Path:
+    """Make a copy that was made and used long ago, of a drive that expires, and that was seen unused for so long."""
+    path = lab.copy(name, last_used=time.time() - 2 * TTL)
+    made = time.time() - 2 * TTL
     mark = json.loads(os.getxattr(path, XATTR))
-    os.setxattr(path, XATTR, json.dumps({**mark, "time": time.time() - 2 * TTL}).encode())
+    os.setxattr(path, XATTR, json.dumps({**mark, "time": made}).encode())
+    record = copies.load_record(lab.places, name)
+    assert record is not None
+    copies.write_record(lab.places, name, replace(record, unused_s=unused_s, watched_copy=made))
     expire_after(lab, name, seconds)
     return path
 
@@ -113,21 +118,20 @@ def test_nobody_begins_to_use_what_is_being_deleted(lab: Lab, monkeypatch: pytes
 
 
 def test_what_nobody_used_goes_cache_or_not(lab: Lab) -> None:
-    now = time.time()
-    for name, used in (("ml.old", now - TTL - 60), ("ml.fresh", now - TTL + 600), ("ml.never", None)):
-        old_copy(lab, name, used)
-    old_copy(lab, "ml.kept", 1.0, seconds=0)
+    for name, unused_s in (("ml.old", TTL + 60.0), ("ml.fresh", TTL - 600.0), ("ml.older", 2.0 * TTL)):
+        old_copy(lab, name, unused_s)
+    old_copy(lab, "ml.kept", 2.0 * TTL, seconds=0)
     lab.copy("ml.new")
     expire_after(lab, "ml.new", TTL)
     plan = eviction.current_plan(lab.places, lab.location, NOW)
     assert [(victim.name, victim.why) for victim in plan.victims] == [
-        ("ml.never", "evicted: unused for 28 d"),
         ("ml.old", "evicted: unused for 14 d"),
+        ("ml.older", "evicted: unused for 28 d"),
     ]
     result = lab.evict(0)
     assert [one["reason"] for one in result.removed] == ["expired", "expired"]
     assert lab.names() == ["ml.fresh", "ml.kept", "ml.new"]
-    told = events.read(lab.places, 0)[-1]
+    told = events.read(lab.places, 0)[-2]
     assert told["object"] == "drive/ml/old" and told["cause"] == "expired"
     assert told["message"] == "Copy removed from gpu-01: evicted: unused for 14 d"
 
@@ -135,7 +139,7 @@ def test_what_nobody_used_goes_cache_or_not(lab: Lab) -> None:
 def test_what_is_held_or_was_used_meanwhile_stays(lab: Lab) -> None:
     now = time.time()
     for name in ("ml.held", "ml.used", "ml.leased"):
-        old_copy(lab, name, now - TTL - 60)
+        old_copy(lab, name, TTL + 60)
 
     def step(name: str, copy: str) -> None:
         if (name, copy) == ("aside", "ml.used"):
@@ -151,26 +155,94 @@ def test_what_is_held_or_was_used_meanwhile_stays(lab: Lab) -> None:
     assert result.removed == [] and lab.names() == ["ml.held", "ml.leased", "ml.used"] and lab.trash() == []
     assert result.kept["ml.used"] == "it was used meanwhile"
     assert result.kept["ml.held"].startswith("in use: ")
+    assert lab.evict(0).removed == [], "what was found in use counts from then on"
     pins.release(lab.places, pin.run, pin.number)
 
 
 def test_a_drive_that_expires_no_more_meanwhile(lab: Lab) -> None:
-    old_copy(lab, "ml.a", 1.0)
+    old_copy(lab, "ml.a", TTL + 60)
+    for seconds, why in (
+        (0, "its drive does not expire any more"),
+        (TTL + 61, "its drive may be unused for longer now"),
+    ):
+        expire_after(lab, "ml.a", TTL)
 
-    def step(name: str, _copy: str) -> None:
-        if name == "aside":
-            expire_after(lab, "ml.a", 0)
+        def step(name: str, _copy: str, seconds: int = seconds) -> None:
+            if name == "locked":
+                expire_after(lab, "ml.a", seconds)
 
-    assert lab.evict(0, step=step).kept == {"ml.a": "its drive does not expire any more"}
-    assert lab.names() == ["ml.a"]
+        assert lab.evict(0, step=step).kept == {"ml.a": why}
+        assert lab.names() == ["ml.a"]
+
+
+def test_neither_a_lost_record_nor_a_clock_lets_it_go(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    old_copy(lab, "ml.a", TTL - 60)
+    os.unlink(copies.record_path(lab.places, "ml.a"))
+    assert lab.evict(0).removed == []
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 50 * 365 * DAY)
+    lab.declare("ml.b")
+    expire_after(lab, "ml.b", TTL)
+    pin = lease(lab, "ml.b")
+    pins.release(lab.places, pin.run, pin.number)
+    for clock in (real, lambda: real() + 30 * DAY):
+        monkeypatch.setattr(time, "time", clock)
+        assert lab.evict(0).removed == [] and lab.names() == ["ml.a", "ml.b"]
+
+
+def test_a_use_within_an_hour_of_the_last_one_counts(lab: Lab) -> None:
+    old_copy(lab, "ml.a", 1800.0, 1800)
+    for _again in range(2):
+        assert [one.name for one in eviction.current_plan(lab.places, lab.location, NOW).victims] == ["ml.a"]
+        pin = lease(lab)
+        pins.release(lab.places, pin.run, pin.number)
+        assert lab.evict(0).removed == [] and lab.names() == ["ml.a"]
+        record = copies.load_record(lab.places, "ml.a")
+        assert record is not None and time.time() - (record.last_used or 0) < 60
+        made = json.loads(os.getxattr(lab.at("ml.a"), XATTR))["time"]
+        copies.write_record(lab.places, "ml.a", replace(record, unused_s=1800.0, watched_copy=made))
+
+
+def test_what_a_former_data_location_has_condemned_keeps_the_record_of_the_present_copy(lab: Lab) -> None:
+    old_copy(lab, "ml.a", 0.0)
+    lab.at("ml.a").rename(lab.path / ".stowage-trash/condemned/ml.a.full-18a1-9f0c11aa")
+    present = replace(lab.location, identity="another", path="/srv/another")
+    records.write(lab.places.data_location_json, present.to_json())
+    record = copies.load_record(lab.places, "ml.a")
+    eviction.recover(lab.places, lab.location, caches=False)
+    assert lab.trash() == [] and record is not None and copies.load_record(lab.places, "ml.a") == record
+
+
+def test_records_stay_while_there_are_former_data_locations(lab: Lab) -> None:
+    old_copy(lab, "ml.a", 0.0)
+    lab.at("ml.a").rename(lab.path / "away")
+    former = {"locations": [replace(lab.location, identity="another", left=time.time()).to_json()]}
+    records.write(lab.places.former_locations_json, former)
+    fd = os.open(lab.path, os.O_RDONLY)
+    try:
+        assert copies.forget_gone(lab.places, fd, lab.location) == []
+        os.unlink(lab.places.former_locations_json)
+        assert copies.forget_gone(lab.places, fd, lab.location) == ["ml.a"]
+    finally:
+        os.close(fd)
+
+
+def test_a_copy_made_while_the_clock_was_ahead_is_not_new_for_ever(lab: Lab) -> None:
+    settings = replace(NOW, minimum_age_s=600)
+    lab.copy("ml.new")
+    path = lab.copy("ml.ahead")
+    mark = json.loads(os.getxattr(path, XATTR))
+    os.setxattr(path, XATTR, json.dumps({**mark, "time": time.time() + 365 * DAY}).encode())
+    assert [one["copy"] for one in lab.evict(settings=settings).removed] == ["ml.ahead"]
+    assert lab.names() == ["ml.new"]
 
 
 # -- By the daemon
 
 
 def test_expiry_follows_the_mode(lab: Lab, start: Callable[..., Daemon]) -> None:
-    old_copy(lab, "ml.a", time.time() - TTL - 60)
-    old_copy(lab, "ml.b", time.time())
+    old_copy(lab, "ml.a", TTL + 60)
+    old_copy(lab, "ml.b", 0.0)
     daemon = start(lab, evict="off")
     daemon.start()
     wait_for(lambda: len(daemon.copies()) == 2)
@@ -192,6 +264,27 @@ def test_expiry_follows_the_mode(lab: Lab, start: Callable[..., Daemon]) -> None
     wait_for(lambda: lab.names() == ["ml.b"], 30)
     wait_for(lambda: daemon.state("evictions")["removed"] == {"expired": 1}, 10)
     assert "copy ml.a: removed: evicted: unused for 14 d" in daemon.logged()
+
+
+def test_the_daemon_watches_and_forgets_nothing_on_the_way(lab: Lab, start: Callable[..., Daemon]) -> None:
+    """Seen unused for a time only, and that of another copy of its name does not count."""
+    old_copy(lab, "ml.a", 0.0, seconds=20)
+    os.unlink(copies.record_path(lab.places, "ml.a"))
+    daemon = start(lab, evict="on")
+    daemon.start()
+    began = time.monotonic()
+
+    def watched() -> float:
+        record = copies.load_record(lab.places, "ml.a")
+        return record.unused_s if record is not None else 0.0
+
+    wait_for(lambda: 2 < watched() < time.monotonic() - began + 2, 30)
+    pin = lease(lab)
+    pins.release(lab.places, pin.run, pin.number)
+    used = time.monotonic()
+    assert watched() < 2
+    wait_for(lambda: lab.names() == [], 60)
+    assert time.monotonic() - used > 18
 
 
 def test_a_live_drive_becomes_a_cache_without_a_restart(lab: Lab, start: Callable[..., Daemon]) -> None:

@@ -76,6 +76,47 @@ def test_use_is_recorded_once_an_hour(places: Places, before: Any, now: float, w
     assert copies.load_record(places, "ml.a") == replace(BEFORE, last_used=now if written else before)
 
 
+HERE = copies.Copy("ml.a", "1", 7.0)
+
+
+def watch(places: Places, boot: str, now: float, copy: copies.Copy = HERE, ttl: float = 48000.0) -> float:
+    return copies.watch(places, copy, ttl, boot, now, 900.0)
+
+
+def test_a_copy_is_watched(places: Places) -> None:
+    assert watch(places, "a", 100.0) == 0.0 and copies.load_record(places, "ml.a") is None
+    copies.write_record(places, "ml.a", BEFORE)
+    for boot, now, unused in (
+        ("a", 100.0, 0.0),
+        ("a", 399.0, 0.0),  # not worth a write
+        ("a", 400.0, 300.0),
+        ("a", 9400.0, 2300.0),  # nobody looked for long: that counts as so much at most
+        ("b", 50.0, 2300.0),
+        ("b", 650.0, 2900.0),
+        ("b", 640.0, 2900.0),
+        ("b", 950.0, 3210.0),
+    ):
+        assert watch(places, boot, now) == unused, (boot, now)
+    known = copies.load_record(places, "ml.a")
+    assert known is not None and known.last_used == BEFORE.last_used
+    assert copies.record_measured(places, "ml.a", replace(BEFORE, files=5, complete=False), GIB)
+    assert watch(places, "b", 1350.0) == 3610.0, "measuring does not forget it"
+    assert watch(places, "b", 1700.0, HERE._replace(created=8.0)) == 0.0, "one of that name in another data location"
+    assert watch(places, "b", 2100.0, HERE._replace(identity="2")) == 0.0
+
+
+@pytest.mark.parametrize("last_used", [None, 0.0, 5.0, 1e12])
+def test_use_begins_it_anew(places: Places, last_used: float | None) -> None:
+    copies.write_record(places, "ml.a", replace(BEFORE, last_used=last_used))
+    watch(places, "a", 100.0)
+    assert watch(places, "a", 700.0) == 600.0
+    assert copies.touch_used(places, "ml.a", "1", now=6.0)
+    assert copies.load_record(places, "ml.a") == replace(BEFORE, last_used=6.0)
+    assert not copies.touch_used(places, "ml.a", "1", now=7.0)
+    assert (watch(places, "a", 990.0), watch(places, "a", 1000.0)) == (0.0, 0.0)
+    assert watch(places, "a", 1300.0) == 310.0
+
+
 def test_use_of_a_copy_that_was_never_measured(places: Places) -> None:
     assert copies.touch_used(places, "ml.a", "1", "x", now=5.0)
     assert copies.load_record(places, "ml.a") == CopyRecord("ml", "a", "1", "x", last_used=5.0)

@@ -241,7 +241,8 @@ COPIES = Target(DATA_LOCATION, LOCATION.path, LOCATION.filesystem)
 def send_copies(host: Host, *names: str) -> None:
     """Let the child that measures copies find these."""
     for name in names:
-        copy = {"copy": name, "identity": name, "created": 1.0, "filling": False, "measured": 100.0, "last_used": None}
+        use = {"last_used": None, "unused_s": 0.0}
+        copy = {"copy": name, "identity": name, "created": 1.0, "filling": False, "measured": 100.0, **use}
         host.children.send("copies/8:2", {**copy, **FIGURES})
     host.children.send("copies/8:2", {"object": DATA_LOCATION, "complete": True, "copies": list(names)})
 
@@ -261,14 +262,16 @@ def test_copies_come_and_go(host: Host) -> None:
         "complete": False,
         "reason": "a: no",
         "last_used": 7.0,
+        "unused_s": 50.0,
     }
     host.children.send("copies/8:2", unread)
     assert (host.shown()["data-location"]["complete"], host.shown()["data-location"]["reason"]) == (False, "a: no")
     assert host.figures.copy_records()["ml.a"].inodes == 3 and not host.figures.copy_records()["ml.a"].complete
-    assert host.figures.copy_records()["ml.a"].last_used == 7.0
+    known = host.figures.copy_records()["ml.a"]
+    assert (known.last_used, known.unused_s, known.watched_copy) == (7.0, 50.0, 1.0)
     host.figures.used("ml.a", 9.0)
     host.figures.used("ml.gone", 9.0)
-    assert host.figures.copy_records()["ml.a"].last_used == 9.0
+    assert (host.figures.copy_records()["ml.a"].last_used, host.figures.copy_records()["ml.a"].unused_s) == (9.0, 0.0)
     host.children.send("copies/8:2", {"object": DATA_LOCATION, "complete": True, "copies": ["ml.b"]})
     assert [copy.name for copy in host.figures.copies()] == ["ml.b"]
     host.figures.removed("ml.b")

@@ -117,7 +117,7 @@ def test_what_frees_nothing_stays() -> None:
     [
         ({"keep": "held by pin r/1"}, 0.0, "held by pin r/1"),
         ({"created": NOW - 599}, 0.0, "it was made only now"),
-        ({"created": NOW + 5}, 0.0, "it was made only now"),
+        ({"created": NOW + 600}, 0.0, "it was made only now"),
         ({"allocated": None}, 0.0, "not measured yet"),
         ({}, NOW - 599, "the host was started only now"),
         ({}, NOW + 5, "the host was started only now"),
@@ -132,7 +132,9 @@ def test_no_candidates(more: dict[str, Any], booted: float, why: str) -> None:
     assert result.blocked.startswith("nothing can go: 150 B more must become free; copies that stay: 1: ")
 
 
-@pytest.mark.parametrize("more", [{"allocated": None}, {"created": NOW, "forced": True}, {"last_used": NOW}])
+@pytest.mark.parametrize(
+    "more", [{"allocated": None}, {"created": NOW, "forced": True}, {"last_used": NOW}, {"created": NOW + 601}]
+)
 def test_copies_of_deleted_drives_go_first_and_without_a_trigger(more: dict[str, Any]) -> None:
     states = [state("a"), state("b", deleted=True, **more)]
     assert [(victim.name, victim.reason) for victim in made(disk(0.5), states).victims] == [("b", DELETED)]

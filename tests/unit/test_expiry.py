@@ -12,7 +12,18 @@ import pytest
 from stowage_core.copies.present import Copy, CopyRecord
 from stowage_core.drives.declared import check_drives
 from stowage_core.drives.recorded import Drive, Holdings, merge
-from stowage_core.eviction.plan import DELETED, EXPIRED, FULL, Plan, Settings, Victim, assess, duration, plan
+from stowage_core.eviction.plan import (
+    DELETED,
+    EXPIRED,
+    FULL,
+    Plan,
+    Settings,
+    Victim,
+    assess,
+    duration,
+    has_expired,
+    plan,
+)
 from stowage_core.sizes import Space
 
 NOW = 1_000_000.0
@@ -29,18 +40,18 @@ def drive(name: str, ttl: int = int(DAY), evictable: bool = False, scope: str = 
 def made(
     *drives: Drive,
     created: float = 0.0,
-    used: float | None = None,
+    unused: float = DAY,
     size: int | None = 10,
     free: int = 500,
     settings: Settings | None = None,
     pinned: dict[str, str] | None = None,
     filling: tuple[str, ...] = (),
+    watched: dict[str, Any] | None = None,
 ) -> Plan:
     names = [one.copy_name for one in drives]
     found = [Copy(one.copy_name, one.identity, created) for one in drives]
-    known = {
-        one.copy_name: CopyRecord("ml", one.name, one.identity, "", size, size, 1, 2, last_used=used) for one in drives
-    }
+    use: dict[str, Any] = {"last_used": None, "unused_s": unused, "watched_copy": created, **(watched or {})}
+    known = {one.copy_name: CopyRecord("ml", one.name, one.identity, "", size, size, 1, 2, **use) for one in drives}
     assert len(set(names)) == len(names)
     states = assess(found, known, drives, pinned or {}, filling)
     return plan(Space(1000, free, free, 0, 0), states, 0, settings or Settings(), NOW, 0.0)
@@ -48,22 +59,28 @@ def made(
 
 @pytest.mark.parametrize("evictable", [True, False])
 @pytest.mark.parametrize(
-    ("created", "used", "goes"),
+    ("unused", "watched", "goes"),
     [
-        (NOW - DAY, None, True),
-        (NOW - DAY + 1, None, False),
-        (0.0, NOW - DAY, True),
-        (0.0, NOW - DAY + 1, False),
-        (NOW - DAY + 1, 0.0, False),  # made after the last use that is recorded
-        (0.0, NOW + 5, False),
+        (DAY, {}, True),
+        (DAY - 1, {}, False),
+        (DAY, {"last_used": NOW + 5}, True),  # by a clock that was ahead
+        (0.0, {"last_used": 1.0}, False),  # or this one is
+        (2 * DAY, {"watched_copy": 5.0}, False),  # a copy in another data location
+        (2 * DAY, {"watched_copy": None}, False),
+        (2 * DAY, {"identity": "another"}, False),
     ],
 )
-def test_age_counts_from_the_last_use_or_from_when_it_was_made(
-    created: float, used: float | None, goes: bool, evictable: bool
+def test_only_time_that_it_was_watched_counts(
+    unused: float, watched: dict[str, Any], goes: bool, evictable: bool
 ) -> None:
-    result = made(drive("a", evictable=evictable), created=created, used=used)
-    since = max(created, used or 0.0)
-    assert result.victims == ((Victim("ml.a", "a", EXPIRED, 10, 2, False, since),) if goes else ())
+    one = drive("a", evictable=evictable)
+    if "identity" in watched:
+        record = CopyRecord("ml", "a", "another", "", 10, 10, 1, 2, unused_s=unused, watched_copy=0.0)
+        states = assess([Copy("ml.a", "a", 0.0)], {"ml.a": record}, [one], {})
+        assert not has_expired(states[0], Settings())
+        return
+    result = made(one, unused=unused, watched=watched)
+    assert result.victims == ((Victim("ml.a", "a", EXPIRED, 10, 2, False, unused),) if goes else ())
     assert (result.triggers, result.blocked) == (frozenset(), "")
     if not goes and not evictable:
         assert result.kept == {"ml.a": "its drive is not a cache"}

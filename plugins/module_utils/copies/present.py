@@ -28,6 +28,9 @@ MATERIAL_BYTES = 1 << 30
 MATERIAL_FRACTION = 0.01
 USE_INTERVAL_S = 3600.0
 LOCK_TIMEOUT_S = 60.0
+WATCH_S = 300.0
+_WATCH_FRACTION = 48
+"""How much of a drive's time one look writes down at least, while that is shorter than :data:`WATCH_S`."""
 
 
 class Copy(NamedTuple):
@@ -57,6 +60,13 @@ class CopyRecord:
     measured: float | None = None
     last_used: float | None = None
     """None: never."""
+    unused_s: float = 0.0
+    """For how long it has been watched while nobody used it: by the clock since boot, not by the time of day."""
+    watched_copy: float | None = None
+    """When the copy was made that is watched: the record may be of another one, in a data location left since."""
+    watched_boot: str = ""
+    watched_at: float | None = None
+    """When it was looked at last, by the clock of that boot."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CopyRecord:
@@ -296,12 +306,12 @@ def record_measured(places: Places, name: str, measured: CopyRecord, filesystem_
     """Record new figures of a copy when something material has changed; return whether they were written.
 
     Material is that the copy appeared, is another drive's, was completely measured for the first time, or moved by more
-    than 1 GiB or 1 % of the filesystem. The time of its last use is kept.
+    than 1 GiB or 1 % of the filesystem. What is known of its use is kept.
     """
     with records_lock(places):
         before = load_record(places, name)
         if before is not None and before.identity == measured.identity:
-            measured = replace(measured, last_used=before.last_used)
+            measured = with_use(measured, before)
             if not _is_material(before, measured, filesystem_bytes):
                 return False
         return write_record(places, name, measured)
@@ -317,25 +327,73 @@ def _is_material(before: CopyRecord, after: CopyRecord, filesystem_bytes: int) -
     return any(abs((old or 0) - (new or 0)) > limit for old, new in pairs)
 
 
+def with_use(record: CopyRecord, known: CopyRecord | None) -> CopyRecord:
+    """Return a record with what another one knows of the copy's use; without that when there is none."""
+    known = known if known is not None else CopyRecord("", "", "", "")
+    return replace(
+        record,
+        last_used=known.last_used,
+        unused_s=known.unused_s,
+        watched_copy=known.watched_copy,
+        watched_boot=known.watched_boot,
+        watched_at=known.watched_at,
+    )
+
+
+def unused_s(record: CopyRecord | None, copy: Copy) -> float:
+    """Return for how long this very copy was watched while nobody used it; 0 when nothing is known of that."""
+    if record is None or (record.identity, record.watched_copy) != (copy.identity, copy.created):
+        return 0.0
+    return record.unused_s
+
+
+def watch(places: Places, copy: Copy, ttl_s: float, boot: str, now: float, gap_s: float) -> float:
+    """Note that nobody uses a copy now, and return for how long that was seen; what was not looked at does not count.
+
+    :param ttl_s: how long its drive may be unused
+    :param boot: the id of this boot, and *now* its clock
+    :param gap_s: how much time between two looks counts at most
+    """
+    with records_lock(places):
+        before = load_record(places, copy.name)
+        if before is None or before.identity != copy.identity:
+            return 0.0
+        known = unused_s(before, copy)
+        watched = replace(before, unused_s=known, watched_copy=copy.created, watched_boot=boot, watched_at=now)
+        if before.watched_copy == copy.created and before.watched_boot == boot and before.watched_at is not None:
+            passed = now - before.watched_at
+            if 0 <= passed < min(WATCH_S, ttl_s / _WATCH_FRACTION):
+                return known  # not worth a write: the next look counts it
+            gap_s = max(gap_s, 2 * ttl_s / _WATCH_FRACTION)
+            watched = replace(watched, unused_s=known + max(0.0, min(passed, gap_s)))
+        write_record(places, copy.name, watched)
+        return watched.unused_s
+
+
 def touch_used(places: Places, name: str, identity: str, path: str = "", now: float | None = None) -> bool:
-    """Record that a copy is used now, at most once an hour; return whether it was written."""
+    """Record that a copy is used now, at most once an hour, or when it was watched; return whether it was written."""
     now = time.time() if now is None else now
     with records_lock(places):
         before = load_record(places, name)
         if before is None or before.identity != identity:
             workspace, drive = split_copy_name(name)
             before = CopyRecord(workspace, drive, identity, path)
-        if before.last_used is not None and 0 <= now - before.last_used < USE_INTERVAL_S:
+        is_watched = before.watched_copy is not None
+        if not is_watched and before.last_used is not None and 0 <= now - before.last_used < USE_INTERVAL_S:
             return False
-        return write_record(places, name, replace(before, last_used=now))
+        used = replace(before, last_used=now, unused_s=0.0, watched_copy=None, watched_boot="", watched_at=None)
+        return write_record(places, name, used)
 
 
 def forget_gone(places: Places, location_fd: int, location: DataLocation) -> list[str]:
     """Remove the records of copies that are gone from the data location open at *location_fd*; return their names.
 
     One that was made a moment ago, or is set aside, is not gone: its record holds when it was used. A copy is made
-    before its record is, so that whatever has a record now and is not here is gone.
+    before its record is, so that whatever has a record now and is not here is gone. Nothing is while there are former
+    data locations: copies in them count again when one is chosen again.
     """
+    if data_locations.load_former(places):
+        return []
     with records_lock(places):
         try:
             recorded = {name[: -len(".json")] for name in os.listdir(places.copies_dir) if name.endswith(".json")}

@@ -83,6 +83,12 @@ def load(places: Places) -> DataLocation | None:
     return None if value is None else _parsed(value, places.data_location_json)
 
 
+def is_present(places: Places, location: DataLocation) -> bool:
+    """Return whether a data location is the one that this host uses now."""
+    present = load(places)
+    return present is not None and present.identity == location.identity
+
+
 def load_former(places: Places) -> list[DataLocation]:
     """Return the data locations that this host had before and that may still hold copies."""
     path = places.former_locations_json

@@ -111,7 +111,8 @@ def with_records(
 ) -> tuple[dict[str, CopyRecord], dict[str, str]]:
     """Return what is known of copies, with the last use of each as it is recorded now, and why copies must stay.
 
-    A copy whose last use cannot be read is not one that was never used.
+    A copy whose last use cannot be read is not one that was never used. Only the record says for how long one is
+    unused.
 
     :param figures: what is known beyond the records, which are written only when something material has changed
     """
@@ -128,7 +129,7 @@ def with_records(
         uses = [one.last_used for one in (newer, record) if one is not None and one.last_used is not None]
         found = newer or record
         if found is not None:
-            known[copy.name] = replace(found, last_used=max(uses, default=None))
+            known[copy.name] = replace(copies.with_use(found, record), last_used=max(uses, default=None))
     return known, unknown
 
 

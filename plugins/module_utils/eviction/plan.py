@@ -12,13 +12,12 @@ least recently used, then by name, and not one more than is needed.
 from __future__ import annotations
 
 import heapq
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..copies.present import Copy, CopyRecord
+from ..copies.present import Copy, CopyRecord, unused_s
 from ..drives.recorded import Drive, by_copy
 from ..sizes import Space, decimal
 
@@ -68,13 +67,10 @@ class State(NamedTuple):
     """Whether its drive was deleted."""
     forced: bool = False
     """Whether its drive was deleted for good: no lease and no age keeps it, only what the kernel shows."""
-    expires: float = 0.0
-    """From when on it may go because nobody used it; 0 is never."""
-
-    @property
-    def unused_since(self) -> float:
-        """Since when nobody used it; from when it was made, when nobody ever did."""
-        return self.created if self.last_used is None else max(self.created, self.last_used)
+    ttl_s: int = 0
+    """How long it may be unused; 0 is for ever."""
+    unused_s: float = 0.0
+    """For how long it was watched while nobody used it."""
 
 
 class Victim(NamedTuple):
@@ -87,8 +83,8 @@ class Victim(NamedTuple):
     allocated: int
     inodes: int
     forced: bool = False
-    unused_since: float = 0.0
-    """Since when nobody used it, of one that has expired."""
+    unused_s: float = 0.0
+    """For how long nobody used it, of one that has expired."""
     remark: str = ""
     """What its event says instead of the reason."""
 
@@ -97,8 +93,8 @@ class Victim(NamedTuple):
         """Why it goes, as its event says."""
         if self.remark:
             return self.remark
-        if self.reason == EXPIRED and self.unused_since:
-            return f"evicted: unused for {duration(time.time() - self.unused_since)}"
+        if self.reason == EXPIRED and self.unused_s:
+            return f"evicted: unused for {duration(self.unused_s)}"
         return REASONS[self.reason]
 
 
@@ -128,10 +124,12 @@ def duration(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def has_expired(state: State, settings: Settings, now: float) -> bool:
-    """Return whether nobody used a copy for as long as its drive says, and for no less than what is too fresh."""
-    fresh = state.unused_since > now - settings.minimum_age_s
-    return settings.caches and 0.0 < state.expires <= now and not fresh
+def has_expired(state: State, settings: Settings) -> bool:
+    """Return whether a copy was seen unused for as long as its drive says, and for no less than what is too fresh.
+
+    Only time that was watched counts: what the clock or a lost record seem to say removes nothing.
+    """
+    return settings.caches and 0 < state.ttl_s <= state.unused_s and state.unused_s >= settings.minimum_age_s
 
 
 def kept_by_declaration(drive: Drive | None, reason: str = "") -> str:
@@ -167,7 +165,8 @@ def assess(
     drive_of = by_copy(drives)
     unknown = unknown or {}
     states = []
-    for name, identity, created in copies:
+    for copy in copies:
+        name, identity, created = copy
         drive = drive_of(name, identity)
         record = known.get(name)
         if record is None or record.identity != identity:
@@ -187,7 +186,7 @@ def assess(
             keep = kept_by_declaration(drive)
         used = record.last_used
         state = State(name, identity, created, record.allocated, record.inodes, used, keep, deleted, forced)
-        states.append(state._replace(expires=state.unused_since + ttl) if ttl else state)
+        states.append(state._replace(ttl_s=ttl, unused_s=unused_s(record, copy)) if ttl else state)
     return states
 
 
@@ -220,15 +219,17 @@ def plan(
     candidates: list[tuple[int, float, str, State]] = []
     in_grace = now - booted < settings.boot_grace_s
     newest = now - settings.minimum_age_s
+    # One that seems to be made later still was made while the clock was ahead: that says nothing of its age.
+    latest = now + settings.minimum_age_s
     for state in states:
-        name, _identity, created, allocated, _inodes, last_used, keep, deleted, forced, expires = state
-        expired = expires > 0.0 and has_expired(state, settings, now)
+        name, _identity, created, allocated, _inodes, last_used, keep, deleted, forced, ttl_s, _unused_s = state
+        expired = ttl_s > 0 and has_expired(state, settings)
         if expired and keep == NOT_A_CACHE:
             keep = ""
         if not keep:
             if in_grace:
                 keep = "the host was started only now"
-            elif created > newest and not forced:
+            elif newest < created <= latest and not forced:
                 keep = "it was made only now"
             elif allocated is None and not deleted and not expired:
                 keep = "not measured yet"
@@ -241,7 +242,7 @@ def plan(
         elif last_used is None:
             candidates.append((_NEVER_USED, 0.0, name, state))
         else:
-            candidates.append((_USED, last_used, name, state))
+            candidates.append((_USED, min(last_used, now), name, state))
     heapq.heapify(candidates)  # few of many go: no need to sort them all
 
     victims: list[Victim] = []
@@ -257,8 +258,8 @@ def plan(
             kept[name] = "not measured yet" if state.inodes is None else "would free nothing"
             continue
         reason = _REASON_OF[rank] if asked_for else FULL if for_space else LIMIT
-        since = state.unused_since if reason == EXPIRED else 0.0
-        victims.append(Victim(name, state.identity, reason, size, number, state.forced, since))
+        unused = state.unused_s if reason == EXPIRED else 0.0
+        victims.append(Victim(name, state.identity, reason, size, number, state.forced, unused))
         bytes_left, inodes_left, limit_left = bytes_left - size, inodes_left - number, limit_left - size
 
     short_bytes, short_inodes = max(0, bytes_left, limit_left), max(0, inodes_left)

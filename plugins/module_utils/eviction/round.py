@@ -22,6 +22,7 @@ from .. import mounts as mount_table
 from ..copies import fill_marks, trash
 from ..copies import present as copies
 from ..copies.trash import Parts
+from ..data_location import locations as data_locations
 from ..data_location.locations import DataLocation
 from ..drives import recorded as drive_records
 from ..drives.declared import split_copy_name
@@ -38,7 +39,7 @@ from ..use import look as use
 from ..use.child import nothing
 from ..use.look import InUse
 from . import write_leases
-from .plan import DELETED, EXPIRED, REASONS, UNFILLED, Victim, kept_by_declaration
+from .plan import DELETED, EXPIRED, FULL, LIMIT, REASONS, UNFILLED, Victim, kept_by_declaration
 
 _ALIVE_S = 1.0
 _EVENTS = {DELETED: "Deleted", UNFILLED: "Cleared"}
@@ -204,6 +205,7 @@ class Work:
             found = evidence[one.victim.name]
             if found:
                 one.stack.close()
+                self._note_used(one.victim)
                 self._keep(one.victim.name, f"in use: {found[0]}")
             else:
                 self.say("unused", one.victim.name)
@@ -223,6 +225,11 @@ class Work:
             wanted_bytes, wanted_inodes = wanted_bytes - allocated, wanted_inodes - inodes
             chosen.append(one)
         return chosen
+
+    def _note_used(self, victim: Victim) -> None:
+        """Count what was found in use, or may be, as used now: it may have no lease that says so."""
+        if victim.reason in (EXPIRED, FULL, LIMIT):
+            copies.note_used(self._places, victim.name)
 
     def _evidence(self, parts: Parts, held: Sequence[Locked]) -> dict[str, list[str]]:
         try:
@@ -280,10 +287,12 @@ class Work:
 
     def _doubt(self, one: Locked, evidence: Sequence[str]) -> str:
         if evidence:
+            self._note_used(one.victim)
             return f"in use: {evidence[0]}"
         self.say("unused aside", one.victim.name)
         why = write_leases.open_file(one.fd, alive=self.alive)
         if why:
+            self._note_used(one.victim)
             return f"in use: {why}"
         self.say("write leases", one.victim.name)
         return self._finished(one) if one.victim.reason == UNFILLED else self._declaration(one.victim)
@@ -307,18 +316,19 @@ class Work:
         if why or drive is None:
             return why
         if victim.reason == EXPIRED:
-            return self._used_meanwhile(victim)
+            return self._used_meanwhile(victim, drive.idle_ttl_s)
         if (victim.reason == DELETED and not drive.absent) or (victim.forced and not drive.force):
             return "its drive was declared otherwise meanwhile"
         return ""
 
-    def _used_meanwhile(self, victim: Victim) -> str:
+    def _used_meanwhile(self, victim: Victim, ttl_s: int) -> str:
         try:
             record = copies.load_record(self._places, victim.name)
         except StowageError as error:
             return f"could not be determined: {error}"
-        used = record is not None and record.last_used is not None and record.last_used > victim.unused_since
-        return "it was used meanwhile" if used else ""
+        if record is None or record.identity != victim.identity or record.unused_s < victim.unused_s:
+            return "it was used meanwhile"
+        return "its drive may be unused for longer now" if victim.unused_s < ttl_s else ""
 
     def _stay(self, parts: Parts, one: Locked, why: str) -> None:
         name = one.victim.name
@@ -336,8 +346,9 @@ class Work:
         try:
             os.stat(os.fsencode(name), dir_fd=parts.drives, follow_symlinks=False)
         except FileNotFoundError:  # else a copy was made since, and the record is that one's
-            with suppress(OSError):
-                copies.forget(self._places, name)
+            with suppress(StowageError, OSError):
+                if data_locations.is_present(self._places, self._location):
+                    copies.forget(self._places, name)
         recorded = events.record(
             self._places,
             object=copies.described(name),
