@@ -287,6 +287,29 @@ def test_the_daemon_watches_and_forgets_nothing_on_the_way(lab: Lab, start: Call
     assert time.monotonic() - used > 18
 
 
+def test_a_data_location_chosen_again(
+    lab: Lab, tmp_path: Path, small_disk: Callable[..., Any], start: Callable[..., Daemon]
+) -> None:
+    """What was not watched in between was not seen unused, and when it was used last is still known."""
+    old_copy(lab, "ml.a", TTL - 60.0)
+    before = copies.load_record(lab.places, "ml.a")
+    other = Lab(small_disk("ext4", 64 << 20).path, tmp_path / "other")
+    daemon = start(lab, evict="on")
+    daemon.start()
+    wait_for(lambda: "ml.a" in daemon.copies(), 30)
+    for new, old in ((other, lab), (lab, other)):
+        former = {"locations": [replace(old.location, left=time.time()).to_json()]}
+        records.write(lab.places.former_locations_json, former)
+        records.write(lab.places.data_location_json, new.location.to_json())
+        daemon.process.send_signal(1)  # type: ignore[union-attr]
+        wait_for(lambda new=new: ("ml.a" in daemon.copies()) is (new is lab), 30)  # type: ignore[misc]
+        daemon.cycle()
+        time.sleep(3)  # longer than between two measurements
+    assert lab.names() == ["ml.a"] and before is not None
+    after = copies.load_record(lab.places, "ml.a")
+    assert after is not None and after.last_used == before.last_used and after.unused_s < TTL
+
+
 def test_a_live_drive_becomes_a_cache_without_a_restart(lab: Lab, start: Callable[..., Daemon]) -> None:
     lab.copy("ml.a", size=1 << 20, evictable=False)
     lab.location = lab.limited(1)
