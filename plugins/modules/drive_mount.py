@@ -86,7 +86,6 @@ extends_documentation_fragment:
 attributes:
   diff_mode:
     description: Shows each drive of the worker that is mounted, bound or released, and what gets its owner and mode.
-      Shows each drive of the worker that is mounted, bound or released, and what was given its owner and mode.
 notes:
   - The end of a reservation that is prepared again is put off, and that is not reported as a change.
 seealso:
