@@ -347,7 +347,7 @@ class Filling:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        with copies.opened(self._fd, DRIVES + b"/" + os.fsencode(self._copy)) as fd:
+        with copies.opened_copy(self._fd, self._copy) as fd:
             yield fd
 
     def _fill(self, drive: Drive, engine: Runs, source: str) -> None:

@@ -19,7 +19,7 @@ from stowage_core import mounts, records
 from stowage_core.copies import present as copies
 from stowage_core.copies.present import Copy, CopyRecord
 from stowage_core.data_location import locations as data_locations
-from stowage_core.data_location.locations import DRIVES, DataLocation
+from stowage_core.data_location.locations import DataLocation
 from stowage_core.drives.declared import split_copy_name
 from stowage_core.drives.recorded import Drive
 from stowage_core.errors import StowageError, one_line
@@ -193,7 +193,7 @@ class Measuring:
             "unused_s": self._unused_s(copy, send),
         }
         try:
-            with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(copy.name)) as fd:
+            with copies.opened_copy(location_fd, copy.name) as fd:
                 usage = _ENGINE.measure(fd)
         except OSError as error:
             return {**known, "complete": False, "reason": f"copy {copy.name}: {error.strerror}"}

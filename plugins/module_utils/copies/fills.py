@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import records
-from ..data_location.locations import DRIVES, DataLocation
+from ..data_location.locations import DataLocation
 from ..drives.declared import split_copy_name
 from ..drives.recorded import Drive
 from ..errors import Refusal, quoted
@@ -173,7 +173,7 @@ def look(places: Places, location_fd: int, location: DataLocation, drive: Drive)
 def is_foreign(location_fd: int, drive: Drive) -> bool:
     """Return whether a copy that waits for its fill holds what no fill has written: nothing may fill or clear it."""
     try:
-        with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(drive.copy_name)) as fd:
+        with copies.opened_copy(location_fd, drive.copy_name) as fd:
             mark = read_mark(fd)
             if mark is not None and fill_marks.has_begun(fd, mark):
                 return False
@@ -218,7 +218,7 @@ def hand_over(location_fd: int, name: str) -> None:
 
     The caller holds the copy's lock.
     """
-    with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(name)) as fd:
+    with copies.opened_copy(location_fd, name) as fd:
         fill_marks.remove(fd)
 
 
@@ -233,7 +233,7 @@ def is_kept(places: Places, location_fd: int, drive: Drive) -> bool:
     if record is not None and record.at_work:
         return True
     try:
-        with copies.opened(location_fd, DRIVES + b"/" + os.fsencode(drive.copy_name)) as fd:
+        with copies.opened_copy(location_fd, drive.copy_name) as fd:
             mark = read_mark(fd)
             return mark is None or not fill_marks.has_begun(fd, mark)
     except OSError:

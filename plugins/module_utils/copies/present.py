@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -89,6 +89,11 @@ def opened(dir_fd: int, name: bytes) -> Iterator[int]:
         os.close(fd)
 
 
+def opened_copy(location_fd: int, name: str) -> AbstractContextManager[int]:
+    """Open the directory that has the place of the copy *name* in a data location; whose it is its mark tells."""
+    return opened(location_fd, DRIVES + b"/" + os.fsencode(name))
+
+
 def names_in(fd: int, part: bytes) -> list[bytes]:
     """Return what is in a directory inside the data location; nothing when it is not there.
 
@@ -116,7 +121,7 @@ def waits_for_fill(location_fd: int, drive: Drive) -> bool:
     if drive.fill is None:
         return False
     try:
-        with opened(location_fd, DRIVES + b"/" + os.fsencode(drive.copy_name)) as fd:
+        with opened_copy(location_fd, drive.copy_name) as fd:
             mark = read_mark(fd)
             if mark is not None and fill_marks.has_begun(fd, mark):
                 return True

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..copies import fill_marks
 from ..copies import present as copies
-from ..copies.present import names_in, opened
+from ..copies.present import names_in, opened, opened_copy
 from ..drives import recorded as drive_records
 from ..drives.declared import check_name, copy_name, split_copy_name
 from ..errors import Refusal
@@ -91,7 +91,7 @@ def _mark_of(fd: int | None, name: str) -> Mark | None:
     if fd is None:
         raise FileNotFoundError
     try:
-        with opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
+        with opened_copy(fd, name) as child:
             return read_mark(child)
     except FileNotFoundError:
         raise
@@ -116,7 +116,7 @@ def take_in(adoption: Adoption, host: str, fd: int) -> None:
     name, identity = adoption.name, adoption.identity
     held = copies.take_lock(fd, name)  # also makes the lock's file, which a full disk could not
     try:
-        with opened(fd, DRIVES + b"/" + os.fsencode(name)) as child:
+        with opened_copy(fd, name) as child:
             mark = read_mark(child)
             fill_marks.remove(child)  # what the operator names is no fill's leftover
             if mark is not None:

@@ -75,6 +75,10 @@ class Drive:
         template: Mapping[str, Any] = self.spec["fill"]["template"]
         return template
 
+    def folder(self, sub_path: str) -> str:
+        """Return where a folder inside the drive is below its source, or below its copy's directory."""
+        return "/".join(part for part in (self.path, sub_path) if part)
+
     def sources_on(self, host: str) -> list[tuple[int, str]]:
         """Return the sources, with their numbers, that name a path on *host*."""
         if self.spec is None or self.absent:

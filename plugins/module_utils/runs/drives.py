@@ -88,13 +88,12 @@ class Source:
 
     @property
     def use(self) -> Use:
-        below = "/".join(part for part in (self.drive.path, self.ref.sub_path) if part)
         return Use(
             self.drive.workspace,
             self.drive.name,
             self.ref.source_index,
             self.path,
-            below,
+            self.drive.folder(self.ref.sub_path),
             self.ref.mode,
             self.ref.mount_path,
         )
@@ -128,20 +127,26 @@ class Source:
         return Look()
 
     def _look_at_copy(self) -> Look:
+        with self._copy() as (location_fd, location, drive, folder):
+            fill = fills.look(self.places, location_fd, location, drive)
+            if not fill.usable:
+                return Look(fill.message, starts=fills.unit(drive.copy_name) if fill.state == fills.WANTED else "")
+            if folder is None:
+                self._check_sub_path_of_new()
+                return Look(makes=f"the copy {drive.copy_name}")
+            os.close(self._open_sub_path(folder))
+            return Look()
+
+    @contextmanager
+    def _copy(self) -> Iterator[tuple[int, DataLocation, Drive, int | None]]:
+        """Open the data location, and the folder of the copy in it that workers see; None when it is not there."""
         location = self._location()
         name = self.drive.copy_name
         drive = drive_records.find_placed(self.places, name, self.host)
         location_fd = data_locations.open_verified(location)
         try:
             with copies.existing(location_fd, location, name, drive.identity, drive.path) as folder:
-                fill = fills.look(self.places, location_fd, location, drive)
-                if not fill.usable:
-                    return Look(fill.message, starts=fills.unit(name) if fill.state == fills.WANTED else "")
-                if folder is None:
-                    self._check_sub_path_of_new()
-                else:
-                    os.close(self._open_sub_path(folder))
-                return Look(makes="" if folder is not None else f"the copy {name}")
+                yield location_fd, location, drive, folder
         finally:
             os.close(location_fd)
 
@@ -285,20 +290,12 @@ class Source:
         if not self._permissions.apply:
             return None
         if self.scope == PLACED:
-            return self._foretell_copy()
+            with self._copy() as (_location_fd, _location, drive, folder):
+                if folder is None:
+                    return None
+                return permissions.apply_declared(folder, drive, drive.copy_name, predict=True)
         with self._found() as found:
             applied = None if found.missing else self._give(found, predict=True)
         if applied is not None:
             permissions.check_unmarked(self.drive, self.path, applied)
         return applied
-
-    def _foretell_copy(self) -> Applied | None:
-        location = self._location()
-        name = self.drive.copy_name
-        drive = drive_records.find_placed(self.places, name, self.host)
-        location_fd = data_locations.open_verified(location)
-        try:
-            with copies.existing(location_fd, location, name, drive.identity, drive.path) as folder:
-                return None if folder is None else permissions.apply_declared(folder, drive, name, predict=True)
-        finally:
-            os.close(location_fd)

@@ -193,8 +193,9 @@ def take(
                 tell(applied)
             fd = open_folder(folder, f"{workspace}/{name}", sub_path)
             try:
-                below = "/".join(part for part in (path, sub_path) if part)
-                use = Use(workspace, name, 0, "", below, READ_ONLY if read_only else READ_WRITE, target)
+                use = Use(
+                    workspace, name, 0, "", drive.folder(sub_path), READ_ONLY if read_only else READ_WRITE, target
+                )
                 pin = hold(places, use, fd, run=run, worker=worker, seconds=seconds)
             finally:
                 os.close(fd)
@@ -218,10 +219,8 @@ def _kept(places: Places, location: DataLocation) -> Iterator[int]:
 
 def ownership(drive: Drive) -> dict[str, int]:
     """Return how a folder that workers see is made, as far as it is declared."""
-    declared = drive.spec["permissions"] if drive.spec is not None else {}
-    given = {"uid": declared.get("owner_uid"), "gid": declared.get("owner_gid")}
-    if "dir_mode" in declared:
-        given["mode"] = int(declared["dir_mode"], 8)
+    wanted = permissions.Permissions.of(drive.spec or {})
+    given = {"uid": wanted.uid, "gid": wanted.gid, "mode": wanted.mode}
     return {name: value for name, value in given.items() if value is not None}
 
 

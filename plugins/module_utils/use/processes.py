@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from .. import mounts as mount_table
 from ..errors import printable
 from ..mounts import is_shared, table_lines
+from ..runs.holders import described
 from ..syscalls import descriptor_of, same_files, same_fs
 from .child import Identity, Resolver, progress
 from .mounts import Namespaces
@@ -176,7 +177,7 @@ class Tasks:
         self._done.update(tids)
         for tid in tids:
             progress()
-            namespace = self._namespaces.add_task(pid, tid, lambda: _described(pid))
+            namespace = self._namespaces.add_task(pid, tid, lambda: described(pid))
             base = f"/proc/{pid}/task/{tid}"
             with self._task_may_end(pid):
                 if not any(_same(same_files, other, tid) for other in known.tables):
@@ -199,7 +200,7 @@ class Tasks:
         try:
             yield
         except OSError as error:
-            self._missed(_described(pid), error)
+            self._missed(described(pid), error)
 
     def _missed(self, who: str, error: OSError) -> None:
         if error.errno not in _GONE:
@@ -243,7 +244,7 @@ class Tasks:
         else:
             namespace = _NAMESPACE.fullmatch(text)
             if namespace is not None:
-                self._namespaces.add_descriptor(path, int(namespace.group(1)), _described(pid))
+                self._namespaces.add_descriptor(path, int(namespace.group(1)), described(pid))
 
     def _socket(self, pid: int, base: str, name: str, info: bytes) -> None:
         inode, count = _number(_INODE, info), _number(_IN_FLIGHT, info)
@@ -266,7 +267,7 @@ class Tasks:
         finally:
             os.close(directory)
         if len(fds) != count:
-            text = f"{count} descriptors are in flight to descriptor {name} of {_described(pid)}, a socket"
+            text = f"{count} descriptors are in flight to descriptor {name} of {described(pid)}, a socket"
             self._passing[inode] = _Passing(text, self._sockets[inode])
 
     def _link(self, pid: int, path: str, what: str, namespace: int | None) -> None:
@@ -286,25 +287,25 @@ class Tasks:
                 if identity.directory and not self._namespaces.has(identity.mount, pid):
                     where = f"{printable(text)}, which is on a mount that is attached nowhere"
                     self._passing["mount", identity.mount] = _Passing(
-                        f"{_described(pid)} {what} {where}: what is mounted below it cannot be seen", {pid}
+                        f"{described(pid)} {what} {where}: what is mounted below it cannot be seen", {pid}
                     )
             elif number:
                 # What is on a served filesystem by its path, and is refused, is not on the disk that refuses nothing.
                 if not (elsewhere and number in _REFUSED):
                     self._unanswered(number, pid, what, text)
             elif inode is not None:
-                self._held.inodes[inode] = f"{_described(pid)} {what} {printable(text)}, which does not answer"
+                self._held.inodes[inode] = f"{described(pid)} {what} {printable(text)}, which does not answer"
             elif not elsewhere:
                 # Likewise what hangs is not on the disk that does answer.
-                self._held.unknown.append(f"{_described(pid)} {what} {printable(text)}, which does not answer")
+                self._held.unknown.append(f"{described(pid)} {what} {printable(text)}, which does not answer")
 
         self._resolver.ask(path, then)
 
     def _unanswered(self, number: int, pid: int, what: str, text: str) -> None:
         if number in _GONE:
-            self._held.ended.append((text, f"{_described(pid)}, which has ended since, {what} {printable(text)}"))
+            self._held.ended.append((text, f"{described(pid)}, which has ended since, {what} {printable(text)}"))
         else:
-            self._missed(_described(pid), OSError(number, os.strerror(number)))
+            self._missed(described(pid), OSError(number, os.strerror(number)))
 
     def _mappings(self, pid: int, base: str) -> bool:
         """Look at the mapped files; return whether there was any memory."""
@@ -325,16 +326,16 @@ class Tasks:
             status = os.stat(f"/proc/{pid}/map_files/{start:x}-{end:x}")
         except PermissionError:
             # Following these links needs more than reading the table; the inode's number is known all the same.
-            self._held.inodes[int(fields[4])] = f"{_described(pid)} maps {printable(text)}"
+            self._held.inodes[int(fields[4])] = f"{described(pid)} maps {printable(text)}"
             return
         self._found(Identity(status.st_dev, status.st_ino, status.st_nlink), pid, "maps", text)
 
     def _found(self, identity: Identity, pid: int, what: str, text: str) -> None:
         key = (identity.dev, identity.ino)
         if key not in self._held.identities:
-            self._held.identities[key] = f"{_described(pid)} {what} {printable(text)}"
+            self._held.identities[key] = f"{described(pid)} {what} {printable(text)}"
         if identity.links == 0:
-            self._held.removed.append((identity.dev, text, f"{_described(pid)} {what} {printable(text)}"))
+            self._held.removed.append((identity.dev, text, f"{described(pid)} {what} {printable(text)}"))
 
 
 def _same(compare: Callable[[int, int], bool], first: int, second: int) -> bool:
@@ -395,11 +396,3 @@ def _number(pattern: re.Pattern[bytes], text: bytes) -> int | None:
 
 def _numbers(directory: str) -> list[int]:
     return [int(name) for name in os.listdir(directory) if name.isdigit()]
-
-
-def _described(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", "rb") as stream:
-            return f"process {pid} ({printable(stream.read().rstrip())})"
-    except OSError:
-        return f"process {pid}"
