@@ -140,6 +140,55 @@ def test_a_file_linked_after_it_was_listed_is_looked_at_again(tree: Tree, monkey
     assert tree.untouched() and len(done.left) == 1
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["unlinked", "linked again"])
+def test_a_link_that_is_gone_when_links_are_counted_gives_nothing_away(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """A worker unlinks root's file between root's opening it by the worker's name and root's counting its names."""
+    link = tree.path / "bait"
+    os.link(tree.secret, link)
+    real_open, real_stat = permissions.open_beneath, os.stat
+
+    def opened(dir_fd: int, name: bytes, flags: int) -> int:
+        fd = real_open(dir_fd, name, flags)
+        if flags == os.O_PATH:
+            link.unlink()
+            time.sleep(0.05)  # beyond the tick, as if it had been unlinked before
+        return fd
+
+    def named(path: Any, **how: Any) -> os.stat_result:
+        if path != "bait":
+            return real_stat(path, **how)
+        if again:
+            os.link(tree.secret, link)
+        try:
+            return real_stat(path, **how)
+        finally:
+            link.unlink(missing_ok=True)
+
+    monkeypatch.setattr(permissions, "open_beneath", opened)
+    monkeypatch.setattr(os, "stat", named)
+    done = apply(tree.path)
+    assert tree.untouched() and done.below == 0
+
+
+def test_a_file_that_is_written_to_all_the_time_is_told(tree: Tree) -> None:
+    log = tree.path / "log"
+    log.touch()
+    code = f"import os\nfd = os.open({str(log)!r}, os.O_WRONLY)\nwhile True: os.fchmod(fd, 0o600)"
+    with subprocess.Popen(["python3", "-c", code]) as worker:
+        try:
+            while stat.S_IMODE(log.stat().st_mode) != 0o600:
+                time.sleep(0.01)
+            done = apply(tree.path)
+        finally:
+            worker.kill()
+    why = "keeps its owner: it goes on being changed, and may be a link to what is elsewhere; run again"
+    assert done.left == (f"{log}: {why}",) and owner(log) == (0, 0)
+    time.sleep(0.03)
+    assert apply(tree.path).left == () and owner(log) == (1000, 1001)
+
+
 def test_set_id_bits_go_with_the_owner(tree: Tree) -> None:
     program = tree.path / "program"
     program.write_bytes(b"#!/bin/sh\n")

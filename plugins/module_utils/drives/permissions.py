@@ -8,7 +8,8 @@ entered, and nothing but directories is opened. What a descriptor is, is looked 
 what a name was a moment ago. Left as they are, and told:
 
 - what has several hard links, for the others may be outside: whoever can make links could have any file of the
-  filesystem given away. That all are inside cannot be proven while workers can move them;
+  filesystem given away. That all are inside cannot be proven while workers can move them. That a file has one name
+  alone, and which, is proven by the time of its last change, see ``_why_kept``;
 - devices, which would give their new owner a disk;
 - directories that bear an owner mark, of whatever host, and all that is in them.
 
@@ -22,6 +23,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,6 +43,9 @@ from .declared import SCRATCH
 from .recorded import Drive
 
 _NEW_MODE = 0o755
+_TICK_NS = 20_000_000
+"""Longer than the clock of any kernel's filesystems stands still, which is 10 ms at most."""
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -206,11 +211,10 @@ def _file(dir_fd: int, name: str, walk: Walk, wanted: Permissions, problems: Fir
         walk.skipped(name)
         return False
     try:
-        status = os.fstat(fd)
-        why = _untouchable(status)
+        why = _why_kept(dir_fd, name, fd)
         if why:
             problems.add(Problem(walk.path(name), why))
-        if why or not wanted.owner_differs(status):
+        if why or not wanted.owner_differs(os.fstat(fd)):
             return False
         if not predict:
             change_owner(fd, _id(wanted.uid), _id(wanted.gid))
@@ -219,14 +223,32 @@ def _file(dir_fd: int, name: str, walk: Walk, wanted: Permissions, problems: Fir
         os.close(fd)
 
 
-def _untouchable(status: os.stat_result) -> str:
-    if stat.S_ISDIR(status.st_mode):
-        return "was replaced by a directory while it was visited"
-    if stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode):
-        return "a device keeps its owner"
-    if status.st_nlink > 1:
-        return f"keeps its owner: it has {status.st_nlink} hard links, which may be elsewhere too"
-    return ""
+def _why_kept(dir_fd: int, name: str, fd: int) -> str:
+    """Return why the file open at *fd*, which *name* led to, keeps its owner; empty when *name* is its only name.
+
+    A worker may have linked a file from outside here, and unlink it again before its links are counted. Each link made
+    or removed changes the time of the file's last change, unless that was just now: the clock of filesystems goes in
+    ticks. So nothing was linked or unlinked between two looks that find the same time, from before the present tick;
+    and in between, *name* has to lead to the file.
+
+    :raises FileNotFoundError: when the name is gone meanwhile
+    """
+    for _try in range(_TRIES):
+        now = time.time_ns()
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            return "was replaced by a directory while it was visited"
+        if stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode):
+            return "a device keeps its owner"
+        if status.st_nlink > 1:
+            return f"keeps its owner: it has {status.st_nlink} hard links, which may be elsewhere too"
+        if now - status.st_ctime_ns < _TICK_NS:
+            time.sleep(_TICK_NS / 1e9)
+            continue
+        named = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        if os.fstat(fd).st_ctime_ns == status.st_ctime_ns:
+            return "" if os.path.samestat(named, status) else "was replaced while it was visited"
+    return "keeps its owner: it goes on being changed, and may be a link to what is elsewhere; run again"
 
 
 def _id(value: int | None) -> int:
