@@ -1,6 +1,9 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What this host is declared to have: the storage layout, the data location and the drives under /etc/stowage."""
+"""What this host is declared to have: the storage layout, the data location and the drives under /etc/stowage.
+
+The record of its network mounts is read with it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from stowage_core.drives import recorded as drive_records
 from stowage_core.drives.declared import PLACED, SCRATCH, SHARED
 from stowage_core.drives.recorded import Drive
 from stowage_core.mounts import FilesystemId
+from stowage_core.network_mounts import records as network_records
+from stowage_core.network_mounts.records import MountRecord
 from stowage_core.places import Places
 
 DATA_LOCATION = "data-location"
@@ -47,6 +52,9 @@ class Declared:
     drives: tuple[Drive, ...] = ()
     former: tuple[DataLocation, ...] = ()
     """Data locations that this host had before: copies of deleted drives go there too."""
+    network_mounts: tuple[MountRecord, ...] = ()
+    network_error: str = ""
+    """Why the network mounts are not known."""
 
 
 def load(places: Places, host: str) -> Declared:
@@ -59,12 +67,22 @@ def load(places: Places, host: str) -> Declared:
     targets = _locations(places) + _sources(drives, host)
     if data_location is not None:
         targets.append(Target(DATA_LOCATION, data_location.path, data_location.filesystem))
-    return Declared(tuple(targets), data_location, tuple(drives), tuple(data_locations.load_former(places)))
+    former = tuple(data_locations.load_former(places))
+    return Declared(tuple(targets), data_location, tuple(drives), former, *_network_mounts(places))
+
+
+def _network_mounts(places: Places) -> tuple[tuple[MountRecord, ...], str]:
+    """Return the network mounts, and why they are not known: they are observed, and hold up nothing declared."""
+    try:
+        return tuple(network_records.load_mounts(places)), ""
+    except records.RecordError as error:
+        return (), str(error)
 
 
 def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes whenever a file under /etc/stowage was replaced, so that the rest is not read again."""
+    """Return what changes whenever one of the files that are read was replaced, so that the rest is not read again."""
     paths = [places.layout_json, places.data_location_json, places.former_locations_json]
+    paths.append(network_records.mounts_path(places))
     paths += [drive_records.record_path(places, workspace) for workspace in drive_records.workspaces(places)]
     found = []
     for path in paths:

@@ -39,6 +39,11 @@ class Hung:
         self._until[device] = time.monotonic() + LEFT_ALONE_S
         self._keys[device] = key
 
+    def forget(self, device: str) -> None:
+        """Let *device* be asked again at once: there is a sign that it answers."""
+        self._until.pop(device, None)
+        self._keys.pop(device, None)
+
     def __contains__(self, device: object) -> bool:
         until = self._until.get(str(device))
         if until is None:

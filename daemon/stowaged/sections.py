@@ -11,7 +11,18 @@ from typing import Any, Callable
 from stowage_core import records
 from stowage_core.places import Places
 
-NAMES = ("cycle", "filesystems", "locations", "drives", "copies", "evictions", "fills", "leases", "config")
+NAMES = (
+    "cycle",
+    "filesystems",
+    "locations",
+    "drives",
+    "network_mounts",
+    "copies",
+    "evictions",
+    "fills",
+    "leases",
+    "config",
+)
 
 
 STALE_CYCLES = 3

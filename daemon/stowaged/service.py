@@ -30,6 +30,7 @@ from .filling import Fillings
 from .hung import Hung, Prober
 from .leases import Leases
 from .loop import Loop
+from .network import NetworkMounts
 from .notify import Notifier
 from .reader import Reader, Recorded
 from .sections import Sections
@@ -99,6 +100,7 @@ class Service:
         self._figures = Figures(places, children, self._hung, say, self._soon)
         self._leases = Leases(places, children, say, self._figures.used)
         self._fillings = Fillings(places, say)
+        self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
         self._evicting = Evicting(
             places,
@@ -193,6 +195,7 @@ class Service:
         table = mounts.read()
         self._leases.look(drive_records.forced(self._declared.drives))
         self._fillings.look()
+        self._network.look(self._declared.network_mounts, self._declared.network_error, table)
         self._prober.start(
             self._declared.targets,
             self._declared.data_location,

@@ -172,7 +172,7 @@ def _operation(name: bytes, value: bytes) -> Operation | None:
     numbers = _numbers(value)
     if len(numbers) < 8:
         return None
-    return Operation(_text(name), *numbers[:8], errors=numbers[8] if len(numbers) > 8 else None)
+    return Operation(_text(name), *numbers[:8], **({"errors": numbers[8]} if len(numbers) > 8 else {}))
 
 
 def _numbers(value: bytes) -> list[int]:
