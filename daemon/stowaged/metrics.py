@@ -12,6 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 
 from stowage_core.errors import printable
+from stowage_core.network_mounts.records import STATES
 
 from .eviction_decision import BLOCKED
 from .version import VERSION
@@ -51,9 +52,13 @@ def _gauges(
         for item in items:
             value = item.get(key)
             if value is not None:
-                family.add_metric([printable(str(item[label])) for label in labels], float(value))
+                family.add_metric(_labels(item, labels), float(value))
         families.append(family)
     return families
+
+
+def _labels(item: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
+    return [printable(str(item[label])) for label in labels]
 
 
 def _gauge(metric: str, text: str, value: Any) -> Metric:
@@ -103,6 +108,46 @@ def _drives(section: Section) -> list[Metric]:
             ("stowage_drive_available", "available", "1 while a drive's source is there, or is made when it is used."),
         ),
     )
+
+
+_MOUNT_LABELS = ("workspace", "drive", "source", "node")
+_MOUNT_COUNTERS = (
+    ("stowage_network_mount_read_bytes", "read_bytes", "Bytes read from the server, not from the cache."),
+    ("stowage_network_mount_write_bytes", "write_bytes", "Bytes written to the server."),
+    ("stowage_network_mount_operations", "operations", "Operations that the server was asked for."),
+    ("stowage_network_mount_rtt_seconds", "rtt_seconds", "Time between request and reply, of all operations together."),
+    ("stowage_network_mount_retransmissions", "retransmissions", "Requests that were sent again."),
+    ("stowage_network_mount_timeouts", "timeouts", "Major timeouts: the server did not answer any of the retries."),
+)
+
+
+def _network_mounts(section: Section) -> list[Metric]:
+    mounts = section["mounts"]
+    name = "stowage_network_mount_state"
+    state = GaugeMetricFamily(name, "1 for the state that a network mount is in.", labels=(*_MOUNT_LABELS, "state"))
+    for one in mounts:
+        for each in STATES:
+            state.add_metric([*_labels(one, _MOUNT_LABELS), each], one["state"] == each)
+    gauges = _gauges(
+        mounts,
+        _MOUNT_LABELS,
+        (
+            ("stowage_network_mount_answers", "answers", "1 while the server of a network mount answers."),
+            ("stowage_network_mount_available", "available", "1 while it is mounted from its source and answers."),
+        ),
+    )
+    labels = (*_MOUNT_LABELS, "transport", "proto", "version")
+    info = GaugeMetricFamily("stowage_network_mount_info", "How a network mount is made.", labels=labels)
+    for one in mounts:
+        info.add_metric(_labels(one, labels), 1)
+    counters: list[Metric] = []
+    for metric, key, text in _MOUNT_COUNTERS:
+        counter = CounterMetricFamily(metric, text, labels=_MOUNT_LABELS)
+        for one in mounts:
+            if one[key] is not None:
+                counter.add_metric(_labels(one, _MOUNT_LABELS), one[key])
+        counters.append(counter)
+    return [state, *gauges, info, *counters]
 
 
 def _copies(section: Section) -> list[Metric]:
@@ -193,6 +238,7 @@ _FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
     "filesystems": _filesystems,
     "locations": _locations,
     "drives": _drives,
+    "network_mounts": _network_mounts,
     "copies": _copies,
     "evictions": _evictions,
     "fills": _fills,

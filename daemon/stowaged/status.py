@@ -50,6 +50,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
         ("Locations", _locations(state, width, now)),
         ("Runs", _runs(state, width, now)),
         ("Drives", _drives(state, width, now)),
+        ("Network mounts", _network_mounts(state, width)),
         ("Copies", _copies(state, width, now)),
         ("Fills", _fills(state, width, now)),
         ("Workers", _workers(state, width)),
@@ -160,6 +161,43 @@ def _drives(state: State, width: int | None, now: float) -> list[str]:
 
 def _drive_name(one: Mapping[str, Any]) -> str:
     return f"{one['workspace']}/{one['drive']}" + (f" [{one['source']}]" if one["source"] else "")
+
+
+def _network_mounts(state: State, width: int | None) -> list[str]:
+    section = state.get("network_mounts", {"mounts": [], "error": ""})
+    mounts = section["mounts"]
+    rows = [
+        [
+            _drive_name(one),
+            printable(one["node"]),
+            one["proto"].upper() or "-",
+            one["state"],
+            "-" if one["answers"] is None else "yes" if one["answers"] else "no",
+            *("-" if one[key] is None else decimal(one[key]) for key in ("read_bytes", "write_bytes")),
+        ]
+        for one in mounts
+    ]
+    columns = (
+        Column("Drive", shrinks=True),
+        Column("From", shrinks=True),
+        Column("Over", goes=2),
+        Column("State"),
+        Column("Answers", goes=1),
+        Column("Read", right=True, goes=3),
+        Column("Written", right=True, goes=4),
+    )
+    lines = table(columns, rows, width) if rows else []
+    for one in mounts:
+        name = _drive_name(one)
+        if one["trouble"]:
+            lines += wrapped(f"! {name}: {printable(one['path'])}: {printable(one['trouble'])}", width)
+        if one["reason"]:
+            lines += wrapped(f"! {name}: {one['state']}: {printable(one['reason'])}", width)
+        if one["message"]:
+            lines += wrapped(f"! {name}: {printable(one['message'])}", width)
+    if section["error"]:
+        lines += wrapped(f"! {printable(section['error'])}", width)
+    return lines
 
 
 def _runs(state: State, width: int | None, now: float) -> list[str]:

@@ -195,6 +195,55 @@ def test_the_status_page(width: int | None) -> None:
     assert ("/srv/runs" in page) == (width != 40)
 
 
+def network_mount(drive: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "workspace": "ml",
+        "drive": drive,
+        "source": 0,
+        "node": "gpu-01",
+        "state": "Bound",
+        "reason": "",
+        "message": "",
+        "path": f"/var/lib/stowage/datavolumes/mounts/ml.{drive}-0",
+        "proto": "rdma",
+        "answers": True,
+        "trouble": "",
+        "read_bytes": 5_000_000_000,
+        "write_bytes": 0,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, None])
+def test_network_mounts(width: int | None) -> None:
+    unknown = {"proto": "", "answers": None, "read_bytes": None, "write_bytes": None}
+    mounts = [
+        network_mount("imagenet"),
+        network_mount("fallen", proto="tcp", source=2, message="mounted over TCP (RDMA did not work): timed out"),
+        network_mount("hung", answers=False, trouble="its server does not answer; left alone for 5 minutes"),
+        network_mount("wrong", state="Failed", reason="gpu-01 is down", **unknown),
+    ]
+    lines = status.render(state(network_mounts={"mounts": mounts, "error": "a.json: not valid JSON"}), width, 1000.0)
+    assert width is None or all(len(line) <= width or "/var/lib" in line for line in lines)
+    page = "\n".join(lines)
+    rows = lines[lines.index("Network mounts") + 1 :][:5]
+    if width in (80, 120, None):
+        assert [row.split() for row in rows] == [
+            ["Drive", "From", "Over", "State", "Answers", "Read", "Written"],
+            ["ml/imagenet", "gpu-01", "RDMA", "Bound", "yes", "5.0", "GB", "0", "B"],
+            ["ml/fallen", "[2]", "gpu-01", "TCP", "Bound", "yes", "5.0", "GB", "0", "B"],
+            ["ml/hung", "gpu-01", "RDMA", "Bound", "no", "5.0", "GB", "0", "B"],
+            ["ml/wrong", "gpu-01", "-", "Failed", "-", "-", "-"],
+        ]
+    else:
+        assert rows[0].split()[:2] == ["Drive", "From"] and "State" in rows[0] and "Written" not in rows[0]
+    text = " ".join(page.split())
+    assert "! ml/fallen [2]: mounted over TCP (RDMA did not work): timed out" in text
+    assert "ml.hung-0: its server does not answer; left alone for 5 minutes" in text
+    assert "! ml/wrong: Failed: gpu-01 is down" in text and "! a.json: not valid JSON" in text
+    assert "Network mounts" not in status.render(state(network_mounts={"mounts": [], "error": ""}), width, 1000.0)
+
+
 def test_what_is_wrong_is_on_the_page() -> None:
     plan = [{"copy": "ml.hf", "allocated": 5, "reason": "full"}]
     changes: dict[str, Any] = {
