@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class StowageError(Exception):
@@ -28,6 +29,17 @@ class Refusal(StowageError):
         self.remedy = remedy
         text = f"{name}: {rule}" if name else rule
         super().__init__(f"{text}; {remedy}" if remedy else text)
+
+
+class PartlyFailed(StowageError):
+    """Some of many things could not be done.
+
+    :param results: what came of each, for whoever goes on with the others
+    """
+
+    def __init__(self, text: str, results: Mapping[str, Any]) -> None:
+        self.results = results
+        super().__init__(text)
 
 
 def one_line(error: OSError, otherwise: str = "") -> str:

@@ -8,9 +8,10 @@ Whoever holds several takes them in this order, so that no two wait for each oth
 1. :func:`worker_lock`, for the mounts of one worker;
 2. :func:`host_lock`, for what is claimed and declared;
 3. :func:`location_lock`, for the data location: shared by whoever makes copies in it, alone for a change of it;
-4. a copy's own lock (:func:`lock`, :func:`try_lock`), in the data location;
-5. :func:`run_lock`, for the pins of a run;
-6. :func:`records_lock`, for the records of copies.
+4. :func:`network_lock`, for network mounts and exports: shared by whoever uses one, alone for making or releasing it;
+5. a copy's own lock (:func:`lock`, :func:`try_lock`), in the data location;
+6. :func:`run_lock`, for the pins of a run;
+7. :func:`records_lock`, for the records of copies.
 """
 
 from __future__ import annotations
@@ -56,6 +57,17 @@ def location_lock(
     :raises StowageError: when another process is in the way for longer than *timeout* seconds
     """
     return _held(places, os.path.join(places.run, "location.lock"), timeout, shared=not alone)
+
+
+def network_lock(
+    places: Places, *, alone: bool = False, timeout: float = 120.0
+) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which this host's network mounts and exports stay what they are.
+
+    :param alone: for a change of them: nobody begins to use one meanwhile
+    :raises StowageError: when another process is in the way for longer than *timeout* seconds
+    """
+    return _held(places, os.path.join(places.run, "network.lock"), timeout, shared=not alone)
 
 
 def run_lock(places: Places, run: str, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from typing import Any, Callable
 from ansible.module_utils.basic import AnsibleModule
 
 from .differences import Differences
-from .errors import StowageError, one_line
+from .errors import PartlyFailed, StowageError, one_line
 
 Body = Callable[[AnsibleModule, Differences], Mapping[str, Any]]
 
@@ -24,6 +24,8 @@ def run(module: AnsibleModule, body: Body) -> None:
     differences = Differences(module.check_mode)
     try:
         results = body(module, differences)
+    except PartlyFailed as error:
+        module.fail_json(msg=str(error), **_done(differences), **error.results)
     except StowageError as error:
         module.fail_json(msg=str(error), **_done(differences))
     except OSError as error:

@@ -30,6 +30,7 @@ _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
+_MNT_FORCE, _MNT_DETACH = 0x1, 0x2
 _UMOUNT_NOFOLLOW = 8
 _CLONE_NEWNS = 0x00020000
 _KCMP_FILES, _KCMP_FS = 2, 3
@@ -152,6 +153,16 @@ def unmount(target: str) -> None:
     """Unmount *target* itself, never what a symlink there points to; EBUSY when it is in use."""
     place = os.fsencode(target)
     _checked(_libc.umount2(_text(place), ctypes.c_int(_UMOUNT_NOFOLLOW)), place)
+
+
+def unmount_forced(target: str) -> None:
+    """Unmount *target* itself although its server does not answer: what waits for the server gets an error.
+
+    Whoever still has something of it open keeps that; nobody finds it by its name any more.
+    """
+    place = os.fsencode(target)
+    _libc.umount2(_text(place), ctypes.c_int(_MNT_FORCE | _UMOUNT_NOFOLLOW))  # EBUSY as a rule: it was for the errors
+    _checked(_libc.umount2(_text(place), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW)), place)
 
 
 def change_owner(fd: int, uid: int, gid: int) -> None:

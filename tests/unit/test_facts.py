@@ -60,7 +60,7 @@ def test_rdma_ports_with_their_addresses(tmp_path: Path, monkeypatch: pytest.Mon
     assert [port["addresses"] for port in found["rdma"]] == [["10.10.0.11"], []]
     assert [address["address"] for address in found["addresses"]] == ["192.0.2.11", "10.10.0.11", "fe80::1"]
     compact = found["compact"]
-    assert compact["addresses"] == ["192.0.2.11", "10.10.0.11"]
+    assert compact["addresses"] == ["192.0.2.11/24", "10.10.0.11/24"]
     assert compact["rdma"] == [
         {"link_layer": "InfiniBand", "subnet_prefix": "fe80:0000:0000:0000", "addresses": ["10.10.0.11"]}
     ]

@@ -66,7 +66,12 @@ def compact(facts: Mapping[str, Any], labels: Mapping[str, str]) -> Facts:
             for filesystem in facts["filesystems"]
             if filesystem["shared"]
         ],
-        "addresses": [address["address"] for address in facts["addresses"] if address["scope"] == "global"],
+        # With their networks: two machines are near each other in one of them.
+        "addresses": [
+            f"{address['address']}/{address['prefix']}"
+            for address in facts["addresses"]
+            if address["scope"] == "global"
+        ],
         "rdma": [
             {field: port[field] for field in ("link_layer", "subnet_prefix", "addresses")}
             for port in facts["rdma"]

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from .. import records
 from ..places import Places
+from .exports import Export
 
 PENDING, EXPORTED, BOUND, RELEASING, RELEASED, FAILED = STATES = (
     "Pending",
@@ -76,6 +78,60 @@ class ExportRecord:
     state: str
     reason: str
     time: float
+    mount_point: str = ""
+    squash: str = "root"
+    anonymous_uid: int | None = None
+    anonymous_gid: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        return self.workspace, self.drive, self.source, self.client
+
+    @property
+    def squashing(self) -> tuple[str, int | None, int | None]:
+        return self.squash, self.anonymous_uid, self.anonymous_gid
+
+    @property
+    def as_export(self) -> Export:
+        return Export(
+            *self.key,
+            self.client_address,
+            self.path,
+            self.read_only,
+            self.fsid,
+            self.mount_point,
+            *self.squashing,
+        )
+
+
+def of_export(export: Export, state: str, reason: str = "") -> ExportRecord:
+    """Return the record of an export, as of now."""
+    return ExportRecord(
+        *export.key,
+        export.address,
+        export.path,
+        export.read_only,
+        export.fsid,
+        state,
+        reason,
+        round(time.time(), 3),
+        export.mount_point,
+        export.squash,
+        export.anonymous_uid,
+        export.anonymous_gid,
+    )
+
+
+def shown_export(one: ExportRecord) -> dict[str, Any]:
+    """Return what modules tell of an export."""
+    fields = ("workspace", "drive", "source", "client", "client_address", "path", "read_only", "fsid")
+    return {field: getattr(one, field) for field in (*fields, "state", "reason", "time")}
+
+
+def shown_mount(one: MountRecord) -> dict[str, Any]:
+    """Return what modules tell of a network mount."""
+    fields = ("workspace", "drive", "source", "node", "path", "state", "reason", "proto", "message", "read_only")
+    return {field: getattr(one, field) for field in (*fields, "time")}
 
 
 def mounts_path(places: Places) -> str:
@@ -100,6 +156,18 @@ def load_exports(places: Places) -> list[ExportRecord]:
     :raises RecordError: when they cannot be read
     """
     return _load(exports_path(places), "exports", ExportRecord, lambda one: one.state in EXPORT_STATES)
+
+
+def write_mounts(places: Places, found: Iterable[MountRecord]) -> None:
+    """Record all network mounts of this machine."""
+    listed = [asdict(one) for one in sorted(found, key=lambda one: one.key)]
+    records.write(mounts_path(places), {"mounts": listed})
+
+
+def write_exports(places: Places, found: Iterable[ExportRecord]) -> None:
+    """Record all exports of this machine."""
+    listed = [asdict(one) for one in sorted(found, key=lambda one: one.key)]
+    records.write(exports_path(places), {"exports": listed})
 
 
 def _load(path: str, key: str, cls: Callable[..., _One], is_sound: Callable[[_One], bool]) -> list[_One]:

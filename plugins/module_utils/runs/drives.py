@@ -200,6 +200,23 @@ class Source:
             raise
         return fd
 
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Open the directory on this host as a worker would have it; nothing is made.
+
+        :raises Refusal: when it is not there, or a worker may not have it
+        """
+        with self._found() as found:
+            if found.missing:
+                raise Refusal(
+                    self.name, f"its source {printable(found.path)} is not there", "make it, or mount its disk"
+                )
+            fd = self._open_found(found)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+
     def _check_apart(self, path: str) -> None:
         """Refuse what leads into Stowage's own directories, or to other drives' copies."""
         taken = claims.of_stowage(self.places, Registry(self.places).all())

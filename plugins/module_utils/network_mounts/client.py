@@ -1,0 +1,364 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Making and releasing the network mounts of this host: what is mounted is believed only as the kernel shows it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from .. import mounts as mount_table
+from .. import own_files
+from .. import records as json_records
+from ..answers import check_answers
+from ..differences import Differences
+from ..drives.declared import check_name
+from ..errors import Refusal, StowageError
+from ..facts import networks
+from ..paths import check_path
+from ..places import Places
+from ..runs import pins
+from ..services.systemd_units import RunCommand, Systemctl
+from ..syscalls import unmount_forced
+from . import mount_units, mountstats, records
+from .exports import check_address
+from .mount_units import RDMA, TCP, MountUnit
+from .records import BOUND, FAILED, PENDING, RELEASED, RELEASING, MountRecord
+from .server import PACKAGES
+
+FELL_BACK = "mounted over TCP (RDMA did not work)"
+_JOURNAL_PATIENCE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A network mount as a run needs it."""
+
+    workspace: str
+    drive: str
+    source: int
+    node: str
+    address: str
+    export: str
+    read_only: bool
+    transport: str
+    """The drive's: ``Auto``, ``RDMA`` or ``TCP``."""
+    rdma: bool
+    """Whether both machines are on one RDMA network."""
+    not_exported: str = ""
+    """Why the other machine does not export it; empty when it does."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.workspace, self.drive, self.source
+
+    @property
+    def shown(self) -> str:
+        return f"drive {self.workspace}/{self.drive} source {self.source} from {self.node}"
+
+    @property
+    def protos(self) -> tuple[str, ...]:
+        """What may be mounted, the best first."""
+        if not self.rdma:
+            return (TCP,)
+        return (RDMA,) if self.transport == "RDMA" else (RDMA, TCP)
+
+    def unit(self, places: Places, proto: str) -> MountUnit:
+        point = mount_units.mount_point(places, *self.key)
+        return MountUnit(point, self.address, self.export, proto, self.read_only, f"Stowage: {self.shown}")
+
+    def record(self, places: Places, state: str, reason: str = "", proto: str = "", message: str = "") -> MountRecord:
+        point = mount_units.mount_point(places, *self.key)
+        return MountRecord(
+            *self.key,
+            self.node,
+            state,
+            reason,
+            round(time.time(), 3),
+            point,
+            self.address,
+            self.export,
+            self.transport,
+            proto,
+            self.read_only,
+            message,
+        )
+
+
+def read_key(value: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return which network mount an entry of the module's list is about, checked."""
+    name = f"drive {value['workspace']}/{value['drive']}"
+    if value["source"] < 0:
+        raise Refusal(name, "source must be a whole number, 0 for the first source")
+    return check_name(value["workspace"], "workspace"), check_name(value["drive"], "drive"), value["source"]
+
+
+def read_asked(value: Mapping[str, Any], host: str) -> Asked:
+    """Return one entry of the module's list, checked."""
+    name = f"drive {value['workspace']}/{value['drive']}"
+    if value["node"] == host:
+        raise Refusal(name, f"source {value['source']} is on this machine", "use its path")
+    for field in ("node", "address", "export"):
+        if not value[field]:
+            raise Refusal(name, f"{field} is required when state is present")
+    if value["transport"] == "RDMA" and not value["rdma"]:
+        raise Refusal(name, "its transport is RDMA, and rdma is false", "say rdma: true, or transport: Auto")
+    return Asked(
+        *read_key(value),
+        value["node"],
+        check_address(value["address"], f"{name}: address"),
+        check_path(value["export"], f"{name}: export"),
+        value["mode"] == pins.READ_ONLY,
+        value["transport"],
+        value["rdma"],
+        value["not_exported"],
+    )
+
+
+@dataclass
+class Client:
+    """One call: the network mounts of this host, made or released."""
+
+    places: Places
+    systemctl: Systemctl
+    run_command: RunCommand
+    journalctl: str
+    differences: Differences
+    known: dict[tuple[str, str, int], MountRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.known = {one.key: one for one in records.load_mounts(self.places)}
+
+    # -- Making
+
+    def make(self, asked: Sequence[Asked]) -> list[MountRecord]:
+        """Mount what is asked for, and return what came of each; what cannot be mounted is ``Failed`` and says why."""
+        if not networks.nfs().can_mount:
+            raise Refusal("NFS client", "this host has no mount.nfs", f"install {PACKAGES['client']}")
+        found: dict[tuple[str, str, int], MountRecord] = {}
+        missing: list[Asked] = []
+        for one in asked:
+            record = self._there(one)
+            if record is not None:
+                found[one.key] = record
+            elif one.not_exported:
+                found[one.key] = one.record(self.places, PENDING, one.not_exported)
+            else:
+                missing.append(one)
+        found.update(self._mount(missing))
+        self._write(found.values())
+        return [found[one.key] for one in asked]
+
+    def _there(self, one: Asked) -> MountRecord | None:
+        """Return the record of a network mount that something is mounted for already; None when nothing is."""
+        point = mount_units.mount_point(self.places, *one.key)
+        there = mount_units.at(point, mount_table.read())
+        if not there:
+            return None
+        before = self.known.get(one.key)
+        if before is not None and not before.read_only:
+            one = replace(one, read_only=False)  # a run writes to it; whoever reads only has it read-only
+        proto = mount_units.mounted_proto(there[-1])
+        unit = one.unit(self.places, proto if proto in one.protos else one.protos[0])
+        drift = unit.drift(there[-1])
+        if len(there) > 1:
+            drift.append(f"{len(there)} mounts lie over each other there")
+        if drift == [mount_units.IS_READ_ONLY]:
+            return self._make_writable(one, unit)
+        if drift:
+            reason = f"{unit.point}: {'; '.join(drift)}; release it, or unmount it by hand"
+            return one.record(self.places, FAILED, reason)
+        self._keep_unit(unit)
+        if before is not None and before.state == BOUND and before.proto == proto:
+            return replace(one.record(self.places, BOUND, "", proto, before.message), time=before.time)
+        return one.record(self.places, BOUND, "", proto)
+
+    def _make_writable(self, one: Asked, unit: MountUnit) -> MountRecord:
+        self._keep_unit(unit)
+        self.differences.note(f"{unit.point} is writable", True, False)
+        self.differences.do(f"remount {unit.point} read-write", partial(self._remount, unit))
+        return one.record(self.places, BOUND, "", unit.proto)
+
+    def _remount(self, unit: MountUnit) -> None:
+        code, out, err = self.run_command(["mount", "-o", "remount,rw", unit.point])
+        if code:
+            raise StowageError(f"{unit.point}: cannot be made writable: {' '.join((err or out).split())}")
+
+    def _mount(self, asked: Sequence[Asked]) -> dict[tuple[str, str, int], MountRecord]:
+        found: dict[tuple[str, str, int], MountRecord] = {}
+        failed: dict[tuple[str, str, int], str] = {}
+        for proto in (RDMA, TCP):
+            trying = [one for one in asked if proto in one.protos and one.key not in found]
+            for key, why in self._try(trying, proto).items():
+                one = next(other for other in trying if other.key == key)
+                if not why:
+                    message = f"{FELL_BACK}: {failed[key]}" if key in failed else ""
+                    found[key] = one.record(self.places, BOUND, "", proto, message)
+                else:
+                    failed[key] = why
+        for one in asked:
+            if one.key not in found:
+                over = "RDMA" if one.protos == (RDMA,) else "TCP"
+                found[one.key] = one.record(self.places, FAILED, f"could not be mounted over {over}: {failed[one.key]}")
+                self._remove_unit(one.unit(self.places, one.protos[-1]))
+        return found
+
+    def _try(self, asked: Sequence[Asked], proto: str) -> dict[tuple[str, str, int], str]:
+        """Mount all of *asked* by *proto* at once, and return why each is not mounted then; empty when it is."""
+        units = {one.key: one.unit(self.places, proto) for one in asked}
+        if not units:
+            return {}
+        for unit in units.values():
+            self.differences.note(f"mount {unit.point}", f"{unit.what} over {proto}", None)
+            self._keep_unit(unit, reload=False)
+        names = [unit.name for unit in units.values()]
+        self.differences.do("systemctl daemon-reload", self.systemctl.daemon_reload)
+        self.differences.do(
+            f"mount {', '.join(unit.what for unit in units.values())} over {proto}", partial(self._start, names)
+        )
+        if self.differences.check_mode:
+            return dict.fromkeys(units, "")
+        return {key: self._proved(unit) for key, unit in units.items()}
+
+    def _start(self, names: Sequence[str]) -> None:
+        # In parallel, each bounded by its unit; what failed is seen by what is mounted then.
+        self.run_command(["systemctl", "reset-failed", "--", *names])
+        self.run_command(["systemctl", "start", "--", *names])
+
+    def _proved(self, unit: MountUnit) -> str:
+        """Return why *unit* is not mounted as it says, with mount's own words, or nothing; what is wrong is unmounted.
+
+        Over RDMA only when the transport that the kernel counts is RDMA: options say what was asked for.
+        """
+        there = mount_units.at(unit.point, mount_table.read())
+        if not there:
+            return self._why(unit)
+        wrong = unit.drift(there[-1])
+        if not wrong and unit.proto == RDMA:
+            counted = mountstats.at(unit.point, mountstats.read())
+            if counted is None or not counted.is_rdma:
+                wrong = [f"its transport is {counted.protocol if counted is not None else 'unknown'}, not rdma"]
+        if not wrong:
+            return ""
+        self._unmount(unit)
+        return f"what was mounted is wrong: {'; '.join(wrong)}"
+
+    def _why(self, unit: MountUnit) -> str:
+        """Return mount's own message."""
+        shown = self.systemctl.show([unit.name], ["InvocationID", "Result", "LoadError"])[unit.name]
+        if shown["Result"] == "timeout":
+            return f"no answer within {mount_units.MOUNT_LIMIT_S} s"
+        asked = [f"_SYSTEMD_INVOCATION_ID={shown['InvocationID']}", "SYSLOG_IDENTIFIER=mount"]
+        deadline = time.monotonic() + _JOURNAL_PATIENCE_S
+        while True:
+            _code, out, _err = self.run_command([self.journalctl, "--quiet", "--no-pager", "--output=cat", *asked])
+            lines = [" ".join(line.split()) for line in out.splitlines() if line.strip()]
+            if lines:
+                return "; ".join(dict.fromkeys(lines))
+            if time.monotonic() > deadline:
+                return f"mount failed ({shown['Result']}); see systemctl status {unit.name}"
+            time.sleep(0.1)
+
+    # -- Units
+
+    def _keep_unit(self, unit: MountUnit, reload: bool = True) -> None:
+        """Have the unit as it should be, and wanted at every boot."""
+        found = own_files.read_ours(unit.path)
+        content = None if found is None else found[0]
+        stale = self.differences.note(
+            f"unit {unit.path}", own_files.in_lines(unit.content), own_files.in_lines(content)
+        )
+        if stale:
+            self.differences.do(f"write {unit.path}", lambda: json_records.write_bytes(unit.path, unit.content))
+        link = _wanted_link(unit)
+        if self.differences.note(f"{unit.name} at every boot", True, os.path.islink(link)):
+            self.differences.do(f"link {link}", partial(_link, unit, link))
+            stale = True
+        if stale and reload:
+            self.differences.do("systemctl daemon-reload", self.systemctl.daemon_reload)
+
+    def _remove_unit(self, unit: MountUnit) -> None:
+        if own_files.read_ours(unit.path) is None:
+            return
+
+        def remove() -> None:
+            json_records.remove(_wanted_link(unit))
+            json_records.remove(unit.path)
+            self.systemctl.daemon_reload()
+
+        self.differences.do(f"remove {unit.path}", remove)
+
+    # -- Releasing
+
+    def release(self, keys: Iterable[tuple[str, str, int]] | None = None) -> list[MountRecord]:
+        """Unmount the network mounts that no run uses; return all that are released, also those of earlier calls.
+
+        :param keys: which; None for all
+        :raises RecordError: when a lease cannot be read: then nobody knows what it holds
+        """
+        used = {(pin.workspace, pin.drive, pin.source): pin.held_by for pin in pins.all_pins(self.places)}
+        wanted = None if keys is None else set(keys)
+        changed = []
+        for key, record in sorted(self.known.items()):
+            if (wanted is not None and key not in wanted) or record.state == RELEASED:
+                continue
+            if key in used:
+                continue
+            changed.append(self._release(record))
+        self._write(changed)
+        return [one for _key, one in sorted(self.known.items()) if wanted is None or one.key in wanted]
+
+    def _release(self, record: MountRecord) -> MountRecord:
+        unit = MountUnit(record.path, record.server_address, record.export, record.proto or TCP, record.read_only, "")
+        there = mount_units.at(record.path, mount_table.read())
+        if there:
+            self.differences.note(f"mount {record.path}", None, there[-1].source)
+            self._write([replace(record, state=RELEASING, reason="", time=round(time.time(), 3))])
+            self.differences.do(f"unmount {record.path}", partial(self._unmount, unit))
+        left = [] if self.differences.check_mode else mount_units.at(record.path, mount_table.read())
+        now = round(time.time(), 3)
+        if left:
+            reason = f"{record.path} cannot be unmounted: something uses it; see fuser -vm {record.path}"
+            return replace(record, state=RELEASING, reason=reason, time=now)
+        self._remove_unit(unit)
+        if os.path.isdir(record.path) and not self.differences.check_mode:
+            os.rmdir(record.path)
+        return replace(record, state=RELEASED, reason="", message="", time=now)
+
+    def _unmount(self, unit: MountUnit) -> None:
+        """Unmount, by force when the server does not answer: what waits for it then gets an error."""
+        code, _out, _err = self.run_command(["systemctl", "stop", "--", unit.name])
+        if mount_units.at(unit.point, mount_table.read()) and not _answers(unit.point):
+            unmount_forced(unit.point)
+
+    # -- Records
+
+    def _write(self, changed: Iterable[MountRecord]) -> None:
+        before = dict(self.known)
+        for one in changed:
+            self.known[one.key] = one
+        if self.differences.check_mode or before == self.known:
+            return
+        records.write_mounts(self.places, self.known.values())
+
+
+def _answers(path: str) -> bool:
+    try:
+        check_answers([("", path)])
+    except StowageError:
+        return False
+    return True
+
+
+def _wanted_link(unit: MountUnit) -> str:
+    return os.path.join(mount_units.UNITS, "remote-fs.target.wants", unit.name)
+
+
+def _link(unit: MountUnit, link: str) -> None:
+    json_records.make_directory(os.path.dirname(link))
+    os.symlink(unit.path, link)

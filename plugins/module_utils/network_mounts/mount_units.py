@@ -1,0 +1,137 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The mount units of network mounts, and whether what is mounted is what such a unit says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import printable
+from ..mounts import Mount
+from ..own_files import HEADER
+from ..places import Places
+from ..services.systemd_units import mount_unit
+from .server import RDMA_PORT
+
+UNITS = "/etc/systemd/system"
+FSTYPE = "nfs4"
+TCP, RDMA = "tcp", "rdma"
+MOUNT_LIMIT_S = 30
+"""How long one attempt to mount, or to unmount, may take."""
+IS_READ_ONLY = "it is read-only"
+_PORTS = {TCP: 2049, RDMA: RDMA_PORT}
+# hard: whoever reads waits for the server instead of taking an error for the end of a file. Versions and times are
+# written out: their defaults are other ones on other kernels. retry: one attempt, the unit's limit bounds it.
+_KEPT = ("vers=4.2", "hard", "timeo=600", "retrans=2")
+_ASKED = ("retry=0", "nosuid", "nodev")
+
+
+def mount_point(places: Places, workspace: str, drive: str, source: int) -> str:
+    """Return where a source of a drive that is on another machine is mounted."""
+    return os.path.join(root(places), f"{workspace}.{drive}-{source}")
+
+
+def root(places: Places) -> str:
+    """Return the directory of all network mounts."""
+    return os.path.join(places.var, "datavolumes", "mounts")
+
+
+@dataclass(frozen=True)
+class MountUnit:
+    """A network mount as systemd is to mount it, now and at every boot."""
+
+    point: str
+    address: str
+    """The server's."""
+    export: str
+    """The path on the server."""
+    proto: str
+    """``tcp`` or ``rdma``."""
+    read_only: bool
+    description: str
+
+    @property
+    def name(self) -> str:
+        return mount_unit(self.point)
+
+    @property
+    def path(self) -> str:
+        return os.path.join(UNITS, self.name)
+
+    @property
+    def what(self) -> str:
+        return f"[{self.address}]:{self.export}" if ":" in self.address else f"{self.address}:{self.export}"
+
+    @property
+    def options(self) -> list[str]:
+        access = "ro" if self.read_only else "rw"
+        return [access, *_KEPT, f"proto={self._proto}", f"port={_PORTS[self.proto]}", *_ASKED]
+
+    @property
+    def _proto(self) -> str:
+        return f"{self.proto}6" if ":" in self.address else self.proto
+
+    @property
+    def content(self) -> bytes:
+        lines = [
+            HEADER,
+            "[Unit]",
+            f"Description={_plain(self.description)}",
+            "Wants=network-online.target",
+            "After=network-online.target",
+            "",
+            "[Mount]",
+            f"What={_plain(self.what)}",
+            f"Where={_plain(self.point)}",
+            f"Type={FSTYPE}",
+            f"Options={','.join(self.options)}",
+            f"TimeoutSec={MOUNT_LIMIT_S}",
+            "DirectoryMode=0700",
+            "",
+            "[Install]",
+            "WantedBy=remote-fs.target",
+        ]
+        return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
+
+    # -- What is mounted
+
+    def drift(self, mount: Mount) -> list[str]:
+        """Return what of *mount*, which is at the mount point, is not as the unit says."""
+        if mount.fstype != FSTYPE or mount.source != self.what:
+            return [f"{printable(mount.source)} ({mount.fstype}) is mounted there"]
+        # As the kernel shows them: the access and what programs may do is of the mount, the rest of the filesystem.
+        have = {*mount.options, *mount.super_options}
+        wanted = [*_KEPT, f"proto={self._proto}", "nosuid", "nodev", *(["ro"] if self.read_only else [])]
+        found = [f"{option} is missing" for option in wanted if option not in have]
+        if not self.read_only and mount.read_only:
+            found.append(IS_READ_ONLY)
+        return found
+
+
+def mounted_proto(mount: Mount) -> str:
+    """Return by which protocol a network mount goes, as its options say: ``tcp``, ``rdma``, or nothing."""
+    for option in mount.super_options:
+        if option.startswith("proto="):
+            return option[len("proto=") :].rstrip("6")
+    return ""
+
+
+def at(point: str, mounts: Iterable[Mount]) -> list[Mount]:
+    """Return what is mounted at *point*, the topmost last."""
+    return [mount for mount in mounts if mount.point == point]
+
+
+def shown(mounts: Sequence[Mount]) -> str:
+    """Return what is mounted, for a message."""
+    return ", ".join(
+        f"{printable(mount.source)} ({mount.fstype}, {','.join(sorted({*mount.options, *mount.super_options}))})"
+        for mount in mounts
+    )
+
+
+def _plain(text: str) -> str:
+    """Return *text* for a setting of a unit, with nothing left to expand."""
+    return text.replace("%", "%%")

@@ -1,0 +1,129 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which network mounts the workers of a run need: one for each drive on another machine than their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..drives.declared import ON_ONE_MACHINE
+from ..drives.refs import Wanted
+from ..errors import Refusal, StowageError
+from ..placement.machines import machine
+from .transport import End, Way, decide
+
+_READ_ONLY = "ReadOnly"
+
+
+class NetworkMount(NamedTuple):
+    """A source of a drive on machine *node*, to be read on machine *client*."""
+
+    workspace: str
+    drive: str
+    source: int
+    node: str
+    client: str
+    export: str
+    """The source's path on *node*."""
+    read_only: bool
+    wanted: str
+    """The drive's transport, as it is declared."""
+    way: Way
+
+    @property
+    def shown(self) -> str:
+        return f"drive {self.workspace}/{self.drive} from {self.node} on {self.client}"
+
+    def to_export(self) -> dict[str, Any]:
+        """Return what module nfs_exports takes on *node*."""
+        return {
+            "workspace": self.workspace,
+            "drive": self.drive,
+            "source": self.source,
+            "client": self.client,
+            "address": self.way.client_address,
+            "mode": "ReadOnly" if self.read_only else "ReadWrite",
+            "rdma": self.way.rdma,
+        }
+
+    def to_mount(self) -> dict[str, Any]:
+        """Return what module nfs_mounts takes on *client*."""
+        return {
+            "workspace": self.workspace,
+            "drive": self.drive,
+            "source": self.source,
+            "node": self.node,
+            "address": self.way.server_address,
+            "export": self.export,
+            "mode": "ReadOnly" if self.read_only else "ReadWrite",
+            "transport": self.wanted,
+            "rdma": self.way.rdma,
+            "why": self.way.why,
+        }
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The network mounts of a run, and which of them cannot be."""
+
+    mounts: Sequence[NetworkMount]
+    refused: Mapping[str, Sequence[str]]
+    """By client, why it cannot have a drive; one line each."""
+
+    def to_json(self) -> dict[str, Any]:
+        exports: dict[str, list[dict[str, Any]]] = {}
+        mounts: dict[str, list[dict[str, Any]]] = {}
+        for one in self.mounts:
+            exports.setdefault(one.node, []).append(one.to_export())
+            mounts.setdefault(one.client, []).append(one.to_mount())
+        return {
+            "exports": exports,
+            "mounts": mounts,
+            "refused": {host: list(why) for host, why in self.refused.items()},
+        }
+
+
+def needed(workspace: str, wanted: Iterable[Wanted], clients: Iterable[str], ends: Mapping[str, End]) -> Needed:
+    """Return the network mounts that a worker on each of *clients* needs.
+
+    A source that is mounted twice is one network mount, writable when one of them is.
+
+    :param ends: what is known of the machines
+    """
+    read_only: dict[tuple[str, int], bool] = {}
+    sources: dict[tuple[str, int], Wanted] = {}
+    for one in wanted:
+        if one.spec is None or one.source is None or one.source["node_scope"] != ON_ONE_MACHINE:
+            continue
+        key = (one.name, one.ref.source_index)
+        sources.setdefault(key, one)
+        read_only[key] = read_only.get(key, True) and one.ref.mode == _READ_ONLY
+    mounts: list[NetworkMount] = []
+    refused: dict[str, list[str]] = {}
+    for client in dict.fromkeys(clients):
+        for key, one in sources.items():
+            if one.spec is None or one.source is None or one.source["node"] == client:
+                continue
+            node, transport = str(one.source["node"]), str(one.spec["transport"])
+            try:
+                way = decide(transport, _end(ends, node), _end(ends, client))
+            except StowageError as error:
+                refused.setdefault(client, []).append(_refusal(one, error))
+                continue
+            path = str(one.source["path"])
+            mount = NetworkMount(workspace, one.name, key[1], node, client, path, read_only[key], transport, way)
+            mounts.append(mount)
+    return Needed(mounts, refused)
+
+
+def _end(ends: Mapping[str, End], name: str) -> End:
+    return ends.get(name) or End(machine(name, None))
+
+
+def _refusal(one: Wanted, error: StowageError) -> str:
+    if isinstance(error, Refusal) and not error.name:
+        return str(Refusal(f"drive {one.name}", error.rule, error.remedy))
+    return f"drive {one.name}: {error}"

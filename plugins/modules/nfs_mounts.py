@@ -1,0 +1,241 @@
+#!/usr/bin/python
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Mount sources of drives that other machines hold."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nfs_mounts
+short_description: Mount drives of other machines over NFS, with RDMA proved
+version_added: "0.1.0"
+author: Stowage contributors (@stowage)
+description:
+  - Mounts sources of drives that other machines hold and export to this one, by systemd's mount units below
+    C(/var/lib/stowage/datavolumes/mounts), now and at every boot. Versions and options are written out, and the mounts
+    are hard, so that whoever reads waits for the server and never takes an error for the end of a file.
+  - A mount counts as one over RDMA only when the kernel's statistics say so. When RDMA does not work, a drive whose
+    transport is C(Auto) is mounted over TCP and its message says why; one whose transport is C(RDMA) fails.
+  - What is mounted at such a place and is not what it should be is left alone and refused. Nothing is ever mounted over
+    it.
+  - A mount that is there read-write stays so when it is asked for read-only, because another run may write to it; each
+    worker has it as its own run asks for.
+  - The module fails when one of the mounts cannot be made; the others are made all the same, and RV(mounts) says what
+    came of each.
+options:
+  host_name:
+    description: The name of this host in the inventory.
+    type: str
+    required: true
+  mounts:
+    description:
+      - The network mounts. When O(state=absent), only C(workspace), C(drive) and C(source) of each count, and without
+        it all network mounts of the host are meant.
+    type: list
+    elements: dict
+    suboptions:
+      workspace:
+        description: The workspace of the drive.
+        type: str
+        required: true
+      drive:
+        description: The drive.
+        type: str
+        required: true
+      source:
+        description: The number of the drive's source, 0 for the first one.
+        type: int
+        default: 0
+      node:
+        description: The machine that holds it, by its name in the inventory. Required when O(state=present).
+        type: str
+        default: ""
+      address:
+        description: Its address. Required when O(state=present).
+        type: str
+        default: ""
+      export:
+        description: The directory that it exports. Required when O(state=present).
+        type: str
+        default: ""
+      mode:
+        description: Whether a worker writes to it.
+        type: str
+        choices: [ReadOnly, ReadWrite]
+        default: ReadOnly
+      transport:
+        description: The transport of the drive.
+        type: str
+        choices: [Auto, RDMA, TCP]
+        default: Auto
+      rdma:
+        description: Whether both machines are on one RDMA network, as the filter P(stowage.host.transport#filter) says.
+        type: bool
+        default: false
+      not_exported:
+        description: Why the other machine does not export it. Unless it is empty, the mount is recorded as C(Pending).
+        type: str
+        default: ""
+  state:
+    description:
+      - Whether they are mounted. C(absent) unmounts those that no run of this host uses, and leaves the others. A mount
+        whose server does not answer is unmounted by force.
+    type: str
+    choices: [present, absent]
+    default: present
+extends_documentation_fragment:
+  - stowage.host.attributes
+attributes:
+  check_mode:
+    description: Predicts changes, diff and actions. Whether a server can be mounted, and over what, only a run can see.
+  diff_mode:
+    description: Shows the lines of the units, and what is mounted.
+  platform:
+    description: Linux with systemd and the kernel's NFS client. Must be run as root.
+seealso:
+  - module: stowage.host.nfs_exports
+  - plugin: stowage.host.transport
+    plugin_type: filter
+"""
+
+EXAMPLES = r"""
+- name: Mount the dataset of gpu-01
+  stowage.host.nfs_mounts:
+    host_name: "{{ inventory_hostname }}"
+    mounts:
+      - workspace: vision
+        drive: imagenet
+        node: gpu-01
+        address: 10.10.0.11
+        export: /mnt/nvme0/imagenet
+        rdma: true
+
+- name: Unmount what no run uses any more
+  stowage.host.nfs_mounts:
+    host_name: "{{ inventory_hostname }}"
+    state: absent
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, or in check mode would be done, one line each.
+  returned: always
+  type: list
+  elements: str
+  sample: ["mount 10.10.0.11:/mnt/nvme0/imagenet over rdma"]
+mounts:
+  description: What came of each, and when O(state=absent) of all that are meant and were ever mounted.
+  returned: success, or when some could not be made
+  type: list
+  elements: dict
+  contains:
+    workspace:
+      description: The workspace of the drive.
+      type: str
+      sample: vision
+    drive:
+      description: The drive.
+      type: str
+      sample: imagenet
+    source:
+      description: The number of its source.
+      type: int
+      sample: 0
+    node:
+      description: The machine that holds it.
+      type: str
+      sample: gpu-01
+    path:
+      description: Where it is mounted.
+      type: str
+      sample: /var/lib/stowage/datavolumes/mounts/vision.imagenet-0
+    state:
+      description: C(Pending), C(Bound), C(Releasing), C(Released) or C(Failed).
+      type: str
+      sample: Bound
+    reason:
+      description: Why it is not C(Bound), or not released.
+      type: str
+      sample: ""
+    proto:
+      description: Over what it is mounted, C(rdma) or C(tcp).
+      type: str
+      sample: rdma
+    message:
+      description: What is worth knowing of a mount, such as why it is not over RDMA.
+      type: str
+      sample: "mounted over TCP (RDMA did not work): mount.nfs4: Connection refused"
+    read_only:
+      description: Whether it is mounted read-only.
+      type: bool
+      sample: true
+    time:
+      description: Since when, in seconds since 1970.
+      type: float
+      sample: 1790000000.5
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
+from ansible_collections.stowage.host.plugins.module_utils.errors import PartlyFailed, Refusal
+from ansible_collections.stowage.host.plugins.module_utils.locks import network_lock
+from ansible_collections.stowage.host.plugins.module_utils.module_run import run
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.client import Client, read_asked, read_key
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.records import FAILED, shown_mount
+from ansible_collections.stowage.host.plugins.module_utils.places import Places
+from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
+
+ARGUMENT_SPEC = {
+    "host_name": {"type": "str", "required": True},
+    "mounts": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "workspace": {"type": "str", "required": True},
+            "drive": {"type": "str", "required": True},
+            "source": {"type": "int", "default": 0},
+            "node": {"type": "str", "default": ""},
+            "address": {"type": "str", "default": ""},
+            "export": {"type": "str", "default": ""},
+            "mode": {"type": "str", "choices": ["ReadOnly", "ReadWrite"], "default": "ReadOnly"},
+            "transport": {"type": "str", "choices": ["Auto", "RDMA", "TCP"], "default": "Auto"},
+            "rdma": {"type": "bool", "default": False},
+            "not_exported": {"type": "str", "default": ""},
+        },
+    },
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+}
+
+
+def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
+    params, places = module.params, Places()
+    present, given = params["state"] == "present", params["mounts"]
+    if present and given is None:
+        raise Refusal("mounts", "is required when state is present", "name the network mounts")
+    asked = [read_asked(one, params["host_name"]) for one in given] if present else []
+    keys = [read_key(one) for one in given] if given is not None else None
+    systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
+    journalctl = module.get_bin_path("journalctl", required=True)
+    with nullcontext() if module.check_mode else network_lock(places, alone=True):
+        client = Client(places, systemctl, module.run_command, journalctl, differences)
+        found = client.make(asked) if present else client.release(keys)
+    results = {"mounts": [shown_mount(one) for one in found]}
+    failed = [
+        f"drive {one.workspace}/{one.drive} from {one.node}: {one.reason}" for one in found if one.state == FAILED
+    ]
+    if present and failed:
+        raise PartlyFailed("; ".join(failed), results)
+    return results
+
+
+def main() -> None:
+    run(AnsibleModule(ARGUMENT_SPEC, supports_check_mode=True), make)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Over what a machine reads a drive of another one: Astraeus's rules, and which addresses are taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stowage_core.errors import Refusal
+from stowage_core.network_mounts.transport import AUTO, LOCAL, RDMA, TCP, End, decide
+from stowage_core.placement.machines import machine
+
+DEFAULT_PREFIX = "fe80:0000:0000:0000"
+OWN_PREFIX = "fec0:0000:0000:0001"
+
+
+def port(layer: str, *addresses: str, prefix: str = DEFAULT_PREFIX) -> dict[str, Any]:
+    return {"link_layer": layer, "subnet_prefix": prefix, "addresses": list(addresses)}
+
+
+def end(name: str, *addresses: str, rdma: Any = (), address: str = "", **labels: str) -> End:
+    facts = {"labels": labels, "addresses": list(addresses), "rdma": list(rdma)}
+    return End(machine(name, facts), address)
+
+
+PLAIN = (end("gpu-01", "192.0.2.11/24"), end("gpu-02", "192.0.2.12/24"))
+ROCE = (
+    end("gpu-01", "192.0.2.11/24", "10.1.0.11/24", rdma=[port("Ethernet", "10.1.0.11")]),
+    end("gpu-02", "192.0.2.12/24", "10.1.0.12/24", rdma=[port("Ethernet", "10.1.0.12")]),
+)
+
+
+def fabric(first: str = "", second: str = "", prefix: str = DEFAULT_PREFIX) -> tuple[End, End]:
+    found = []
+    for number, label in ((1, first), (2, second)):
+        labels = {"infiniband_fabric": label} if label else {}
+        address = f"10.2.0.1{number}"
+        ports = [port("InfiniBand", address, prefix=prefix)]
+        found.append(end(f"gpu-0{number}", f"192.0.2.1{number}/24", f"{address}/24", rdma=ports, **labels))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ends", "expected"),
+    [
+        (AUTO, ROCE, (RDMA, "10.1.0.11", "10.1.0.12", "both have RoCE")),
+        (RDMA, ROCE, (RDMA, "10.1.0.11", "10.1.0.12", "both have RoCE")),
+        (TCP, ROCE, (TCP, "192.0.2.11", "192.0.2.12", "TCP is asked for")),
+        (AUTO, PLAIN, (TCP, "192.0.2.11", "192.0.2.12", "gpu-01 has no active RDMA port with an address")),
+        (
+            AUTO,
+            (ROCE[0], PLAIN[1]),
+            (TCP, "192.0.2.11", "192.0.2.12", "gpu-02 has no active RDMA port with an address"),
+        ),
+        (AUTO, fabric("a", "a"), (RDMA, "10.2.0.11", "10.2.0.12", "both are on one InfiniBand fabric")),
+        (AUTO, fabric(prefix=OWN_PREFIX), (RDMA, "10.2.0.11", "10.2.0.12", "both are on one InfiniBand fabric")),
+        (
+            AUTO,
+            fabric(),
+            (TCP, "192.0.2.11", "192.0.2.12", "gpu-01 and gpu-02 are not known to be on one InfiniBand fabric"),
+        ),
+        (
+            AUTO,
+            fabric("a", "b", OWN_PREFIX),
+            (TCP, "192.0.2.11", "192.0.2.12", "gpu-01 and gpu-02 are not known to be on one InfiniBand fabric"),
+        ),
+        (
+            AUTO,
+            (fabric("a")[0], ROCE[1]),
+            (TCP, "192.0.2.11", "192.0.2.12", "gpu-01 and gpu-02 have no kind of RDMA network both"),
+        ),
+    ],
+)
+def test_transport(wanted: str, ends: tuple[End, End], expected: tuple[str, ...]) -> None:
+    assert tuple(decide(wanted, *ends)) == expected
+
+
+def test_the_label_decides_and_not_the_prefix() -> None:
+    """An operator knows that two fabrics were given one prefix."""
+    assert decide(AUTO, *fabric("a", "b", OWN_PREFIX)).transport == TCP
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "expected"),
+    [
+        (["192.0.2.11/24"], ["192.0.2.12/24"], ("192.0.2.11", "192.0.2.12")),
+        # The bridges of containers have the same address on every machine.
+        (["172.17.0.1/16", "10.0.0.11/8"], ["172.17.0.1/16", "10.0.0.12/8"], ("10.0.0.11", "10.0.0.12")),
+        # One network goes before what comes first.
+        (["198.51.100.11/24", "10.0.0.11/8"], ["192.0.2.12/24", "10.0.0.12/8"], ("10.0.0.11", "10.0.0.12")),
+        # Routed: nothing is nearer.
+        (["198.51.100.11/24"], ["192.0.2.12/24"], ("198.51.100.11", "192.0.2.12")),
+        (["2001:db8::11/64", "10.0.0.11/8"], ["2001:db8::12/64"], ("2001:db8::11", "2001:db8::12")),
+    ],
+)
+def test_addresses_that_reach_each_other(there: list[str], here: list[str], expected: tuple[str, str]) -> None:
+    way = decide(TCP, end("gpu-01", *there), end("gpu-02", *here))
+    assert (way.server_address, way.client_address) == expected
+
+
+def test_the_operator_names_the_addresses() -> None:
+    server = end("gpu-01", "192.0.2.11/24", "10.0.0.11/8", address="10.0.0.11")
+    client = end("gpu-02", "192.0.2.12/24", "10.0.0.12/8")
+    assert decide(TCP, server, client)[1:3] == ("10.0.0.11", "10.0.0.12"), "the client's is of the same network"
+    assert decide(TCP, server, client._replace(address="192.0.2.12"))[1:3] == ("10.0.0.11", "192.0.2.12")
+    with pytest.raises(Refusal, match="stowage_nfs_address of gpu-01: 'storage' is no IP address"):
+        decide(TCP, server._replace(address="storage"), client)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ends", "message"),
+    [
+        (LOCAL, PLAIN, "its transport is Local: it is never read over the network, only on gpu-01"),
+        (
+            RDMA,
+            PLAIN,
+            "its transport is RDMA, and gpu-01 has no active RDMA port with an address; "
+            "put both on one RDMA network, or let it be Auto",
+        ),
+        (
+            AUTO,
+            (end("gpu-01", "192.0.2.11/24", site="eu-west"), end("gpu-02", "192.0.2.12/24", site="us-east")),
+            "gpu-01 is in another site (eu-west): data is never read across sites",
+        ),
+        (
+            TCP,
+            (end("gpu-01", "192.0.2.11/24", site="eu-west"), end("gpu-02", "192.0.2.12/24", site="us-east")),
+            "gpu-01 is in another site (eu-west): data is never read across sites",
+        ),
+        (
+            AUTO,
+            (End(machine("gpu-01", None)), PLAIN[1]),
+            "machine gpu-01 has not reported its storage yet; gather its facts",
+        ),
+        (
+            TCP,
+            (PLAIN[0], end("gpu-02")),
+            "gpu-02 has no address; name an address for each in the host variable stowage_nfs_address",
+        ),
+        (
+            TCP,
+            (PLAIN[0], end("gpu-02", "2001:db8::12/64")),
+            "gpu-01 and gpu-02 have no address family both; "
+            "name an address for each in the host variable stowage_nfs_address",
+        ),
+        ("UDP", PLAIN, "transport: 'UDP' is none of Auto, RDMA, TCP, Local"),
+    ],
+)
+def test_refusals(wanted: str, ends: tuple[End, End], message: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        decide(wanted, *ends)
+    assert str(refused.value) == message
+
+
+def test_one_site_or_none_named() -> None:
+    """Machines without the label are taken to be where the others are."""
+    there, here = end("gpu-01", "192.0.2.11/24", site="eu-west"), end("gpu-02", "192.0.2.12/24")
+    assert decide(TCP, there, here).transport == TCP
