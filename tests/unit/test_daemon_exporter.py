@@ -36,7 +36,7 @@ from stowaged.pages import Pages
 MEASURED = {"bytes": 5_000_000_000, "files": 12, "measured": 990.5}
 UNMEASURED = {"bytes": None, "files": None, "measured": None}
 COUNTED = ("read_bytes", "write_bytes", "operations", "rtt_seconds", "retransmissions", "timeouts")
-MOUNT = {"workspace": "ml", "drive": "a", "source": 1, "node": "gpu-1", "state": "Bound", "transport": "Auto"}
+MOUNT = {"workspace": "ml", "drive": "a", "source": 1, "node": "n-1", "state": "Bound", "transport": "Auto"}
 STATE: dict[str, Any] = {
     "cycle": {"time": 1000.25, "cycle_s": 10},
     "filesystems": {
@@ -130,28 +130,28 @@ stowage_drive_bytes{workspace="ml",drive="imagenet",source="0"} 5000000000
 stowage_drive_files{workspace="ml",drive="imagenet",source="0"} 12
 stowage_drive_answers{workspace="ml",drive="imagenet",source="0"} 0
 stowage_drive_available{workspace="ml",drive="imagenet",source="0"} 1
-stowage_network_mount_state{workspace="ml",drive="a",source="1",node="gpu-1",state="Pending"} 0
-stowage_network_mount_state{workspace="ml",drive="a",source="1",node="gpu-1",state="Exported"} 0
-stowage_network_mount_state{workspace="ml",drive="a",source="1",node="gpu-1",state="Bound"} 1
-stowage_network_mount_state{workspace="ml",drive="a",source="1",node="gpu-1",state="Releasing"} 0
-stowage_network_mount_state{workspace="ml",drive="a",source="1",node="gpu-1",state="Released"} 0
-stowage_network_mount_state{workspace="ml",drive="a",source="1",node="gpu-1",state="Failed"} 0
-stowage_network_mount_state{workspace="ml",drive="new",source="1",node="gpu-1",state="Pending"} 0
-stowage_network_mount_state{workspace="ml",drive="new",source="1",node="gpu-1",state="Exported"} 0
-stowage_network_mount_state{workspace="ml",drive="new",source="1",node="gpu-1",state="Bound"} 0
-stowage_network_mount_state{workspace="ml",drive="new",source="1",node="gpu-1",state="Releasing"} 0
-stowage_network_mount_state{workspace="ml",drive="new",source="1",node="gpu-1",state="Released"} 0
-stowage_network_mount_state{workspace="ml",drive="new",source="1",node="gpu-1",state="Failed"} 1
-stowage_network_mount_answers{workspace="ml",drive="a",source="1",node="gpu-1"} 0
-stowage_network_mount_available{workspace="ml",drive="a",source="1",node="gpu-1"} 0
-stowage_network_mount_info{workspace="ml",drive="a",source="1",node="gpu-1",transport="Auto",proto="rdma",version="4.2"} 1
-stowage_network_mount_info{workspace="ml",drive="new",source="1",node="gpu-1",transport="Auto",proto="",version=""} 1
-stowage_network_mount_read_bytes_total{workspace="ml",drive="a",source="1",node="gpu-1"} 5000
-stowage_network_mount_write_bytes_total{workspace="ml",drive="a",source="1",node="gpu-1"} 600
-stowage_network_mount_operations_total{workspace="ml",drive="a",source="1",node="gpu-1"} 20
-stowage_network_mount_rtt_seconds_total{workspace="ml",drive="a",source="1",node="gpu-1"} 0.85
-stowage_network_mount_retransmissions_total{workspace="ml",drive="a",source="1",node="gpu-1"} 3
-stowage_network_mount_timeouts_total{workspace="ml",drive="a",source="1",node="gpu-1"} 2
+stowage_network_mount_state{workspace="ml",drive="a",source="1",node="n-1",state="Pending"} 0
+stowage_network_mount_state{workspace="ml",drive="a",source="1",node="n-1",state="Exported"} 0
+stowage_network_mount_state{workspace="ml",drive="a",source="1",node="n-1",state="Bound"} 1
+stowage_network_mount_state{workspace="ml",drive="a",source="1",node="n-1",state="Releasing"} 0
+stowage_network_mount_state{workspace="ml",drive="a",source="1",node="n-1",state="Released"} 0
+stowage_network_mount_state{workspace="ml",drive="a",source="1",node="n-1",state="Failed"} 0
+stowage_network_mount_state{workspace="ml",drive="new",source="1",node="n-1",state="Pending"} 0
+stowage_network_mount_state{workspace="ml",drive="new",source="1",node="n-1",state="Exported"} 0
+stowage_network_mount_state{workspace="ml",drive="new",source="1",node="n-1",state="Bound"} 0
+stowage_network_mount_state{workspace="ml",drive="new",source="1",node="n-1",state="Releasing"} 0
+stowage_network_mount_state{workspace="ml",drive="new",source="1",node="n-1",state="Released"} 0
+stowage_network_mount_state{workspace="ml",drive="new",source="1",node="n-1",state="Failed"} 1
+stowage_network_mount_answers{workspace="ml",drive="a",source="1",node="n-1"} 0
+stowage_network_mount_available{workspace="ml",drive="a",source="1",node="n-1"} 0
+stowage_network_mount_info{workspace="ml",drive="a",source="1",node="n-1",transport="Auto",proto="rdma",version="4.2"} 1
+stowage_network_mount_info{workspace="ml",drive="new",source="1",node="n-1",transport="Auto",proto="",version=""} 1
+stowage_network_mount_read_bytes_total{workspace="ml",drive="a",source="1",node="n-1"} 5000
+stowage_network_mount_write_bytes_total{workspace="ml",drive="a",source="1",node="n-1"} 600
+stowage_network_mount_operations_total{workspace="ml",drive="a",source="1",node="n-1"} 20
+stowage_network_mount_rtt_seconds_total{workspace="ml",drive="a",source="1",node="n-1"} 0.85
+stowage_network_mount_retransmissions_total{workspace="ml",drive="a",source="1",node="n-1"} 3
+stowage_network_mount_timeouts_total{workspace="ml",drive="a",source="1",node="n-1"} 2
 stowage_copy_bytes{workspace="ml",drive="hf"} 5000000000
 stowage_copy_files{workspace="ml",drive="hf"} 12
 stowage_copy_in_use{workspace="ml",drive="hf"} 1
