@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def hung_mount(path: Path, source: str = "hung") -> Iterator[None]:
+    """Mount a FUSE filesystem whose server never answers: whoever touches it waits."""
+    fd = os.open("/dev/fuse", os.O_RDWR)
+    os.set_inheritable(fd, True)
+    options = f"fd={fd},rootmode=40000,user_id=0,group_id=0"
+    subprocess.run(["mount", "-i", "-t", "fuse", "-o", options, source, str(path)], check=True, close_fds=False)
+    try:
+        yield
+    finally:
+        os.close(fd)  # all requests fail now
+        subprocess.run(["umount", str(path)], check=True)
 
 
 class Daemon:

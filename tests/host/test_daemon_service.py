@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from copies_lab import Lab, process
-from daemon_lab import Daemon, wait_for
+from daemon_lab import Daemon, hung_mount, wait_for
 
 from stowage_core import events, records
 from stowage_core.copies import present as copies
@@ -310,20 +310,6 @@ def test_a_disk_that_is_measured_can_be_unmounted_once_the_daemon_has_stopped(
     assert daemon.stop() < 1
     subprocess.run(["umount", str(small.path)], check=True)
     small.mount()
-
-
-@contextlib.contextmanager
-def hung_mount(path: Path) -> Iterator[None]:
-    """Mount a FUSE filesystem whose server never answers: whoever touches it waits."""
-    fd = os.open("/dev/fuse", os.O_RDWR)
-    os.set_inheritable(fd, True)
-    options = f"fd={fd},rootmode=40000,user_id=0,group_id=0"
-    subprocess.run(["mount", "-i", "-t", "fuse", "-o", options, "hung", str(path)], check=True, close_fds=False)
-    try:
-        yield
-    finally:
-        os.close(fd)  # all requests fail now
-        subprocess.run(["umount", str(path)], check=True)
 
 
 def test_a_filesystem_that_does_not_answer_is_left_alone(
