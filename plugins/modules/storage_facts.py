@@ -497,6 +497,49 @@ ansible_facts:
               since: 1764419700.5
               written_bytes: 87000000000
               reserved_bytes: 20000000000
+        network_mounts:
+          description:
+            - The sources of drives on other machines that are mounted here, as recorded. C(state) is V(Pending),
+              V(Exported), V(Bound), V(Releasing), V(Released) or V(Failed), with C(reason) where something is wrong,
+              since C(time). C(message) says so when it was mounted over TCP because RDMA did not work.
+            - What the daemon last found out, null while that is not known, is C(answers), whether its server answers,
+              and C(available), whether it is mounted from that source and answers.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - workspace: ml
+              drive: imagenet
+              source: 0
+              node: gpu-01
+              state: Bound
+              reason: ""
+              message: ""
+              time: 1764419700.5
+              path: /var/lib/stowage/datavolumes/mounts/ml.imagenet-0
+              proto: rdma
+              read_only: true
+              answers: true
+              available: true
+        network_exports:
+          description:
+            - The sources of drives that this host exports to other machines, as recorded, each to one address.
+              C(state) is V(Exported), V(Released) or V(Failed), with C(reason), since C(time).
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - workspace: ml
+              drive: imagenet
+              source: 0
+              client: gpu-02
+              client_address: 10.10.0.12
+              path: /data/imagenet
+              read_only: true
+              fsid: 5c0f6f0e-4f0b-5d0e-9d5b-0f3f4c8a1e2d
+              state: Exported
+              reason: ""
+              time: 1764419699.25
         leases:
           description:
             - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(left_s) is for how

@@ -19,6 +19,7 @@ from stowage_core.drives import recorded as drive_records
 from stowage_core.facts import objects
 from stowage_core.facts.objects import Objects
 from stowage_core.mounts import Mount, parse
+from stowage_core.network_mounts.records import exports_path, mounts_path
 from stowage_core.owner import Mark
 from stowage_core.places import Places
 from stowage_core.runs import holders
@@ -88,6 +89,8 @@ def test_a_bare_host(host: Host) -> None:
         "drives": {},
         "copies": {},
         "fills": {},
+        "network_mounts": [],
+        "network_exports": [],
         "leases": [],
         "eviction": None,
         "daemon": {"installed": False, "last_cycle_age_s": None},
@@ -223,6 +226,46 @@ def test_drives_with_their_sources(host: Host) -> None:
 def _drive(name: str) -> dict[str, Any]:
     spec = {"sources": [{"node_scope": "placed", "path": ""}], "evictable": False}
     return {"metadata": {"name": name}, "spec": spec, "identity": "id", "state": "present", "force": False}
+
+
+def test_network_mounts_and_exports(host: Host) -> None:
+    same: dict[str, Any] = {"workspace": "ml", "drive": "imagenet", "reason": "", "time": 5.0, "read_only": True}
+    mount = {
+        **same,
+        "source": 0,
+        "node": "gpu-02",
+        "state": "Bound",
+        "path": "/var/lib/stowage/datavolumes/mounts/ml.imagenet-0",
+        "server_address": "10.0.0.2",
+        "export": "/srv/imagenet",
+        "transport": "Auto",
+        "proto": "rdma",
+        "message": "",
+    }
+    host.put(mounts_path(host.places), {"mounts": [mount, {**mount, "source": 1, "state": "Pending"}]})
+    known = {"workspace": "ml", "drive": "imagenet", "source": 0, "answers": True, "available": False}
+    host.put(f"{host.places.state_dir}/network_mounts.json", {"mounts": [known], "error": ""})
+    export = {
+        **same,
+        "source": 0,
+        "client": "gpu-03",
+        "client_address": "10.0.0.3",
+        "path": "/srv/other",
+        "fsid": "f-1",
+        "state": "Exported",
+    }
+    host.put(exports_path(host.places), {"exports": [export]})
+    report, problems = host.read()
+    one, two = report["network_mounts"]
+    told = {key: value for key, value in mount.items() if key not in ("server_address", "export", "transport")}
+    assert one == {**told, "answers": True, "available": False}
+    assert (two["state"], two["answers"], two["available"]) == ("Pending", None, None)
+    (shared,) = report["network_exports"]
+    assert shared == export and problems == []
+    host.put(mounts_path(host.places), {})
+    report, problems = host.read()
+    assert report["network_mounts"] == [] and len(report["network_exports"]) == 1
+    assert len(problems) == 1 and "network_mounts.json" in problems[0]
 
 
 def test_leases_and_the_daemon(host: Host) -> None:

@@ -21,6 +21,8 @@ from ..drives import recorded as drive_records
 from ..drives.recorded import Drive
 from ..errors import StowageError, one_line, printable
 from ..mounts import Mount, is_shared, of_path
+from ..network_mounts import records as network_records
+from ..network_mounts.records import ExportRecord, MountRecord
 from ..owner import Registry
 from ..places import Places
 from ..runs import pins
@@ -65,6 +67,8 @@ class Objects:
             "drives": self._drives(pins.used_by(leases)),
             "copies": copies,
             "fills": self._fills(),
+            "network_mounts": self._network_mounts(),
+            "network_exports": self._network_exports(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
             "daemon": self._daemon(),
@@ -217,6 +221,23 @@ class Objects:
 
     def _load(self, workspace: str) -> list[Drive]:
         return self._try(lambda: drive_records.load(self._places, workspace), None) or []
+
+    # -- Drives on other machines
+
+    def _network_mounts(self) -> list[Report]:
+        """Return the network mounts, with what the daemon last found out about each."""
+        found: list[MountRecord] = self._try(lambda: network_records.load_mounts(self._places), [])
+        last = self._record(os.path.join(self._places.state_dir, "network_mounts.json")).get("mounts", [])
+        known = {(one["workspace"], one["drive"], one["source"]): one for one in last}
+        fields = ("answers", "available")
+        return [
+            {**network_records.shown_mount(one), **{field: known.get(one.key, {}).get(field) for field in fields}}
+            for one in found
+        ]
+
+    def _network_exports(self) -> list[Report]:
+        found: list[ExportRecord] = self._try(lambda: network_records.load_exports(self._places), [])
+        return [network_records.shown_export(one) for one in found]
 
     # -- What is going on
 
