@@ -265,6 +265,22 @@ def test_a_record_that_cannot_be_read(host: Host, tmp_path: Path) -> None:
     assert host.section() == {"mounts": [], "error": found.network_error}
 
 
+@pytest.mark.parametrize(("host_name", "measured"), [("gpu-01", ["drive/ml/imagenet/0"]), ("gpu-02", [])])
+def test_a_source_is_measured_by_the_host_that_holds_it(tmp_path: Path, host_name: str, measured: list[str]) -> None:
+    places = Places.under(str(tmp_path))
+    source = {"node_scope": "", "node": "gpu-01", "path": "/srv/imagenet"}
+    drive = {
+        "metadata": {"name": "imagenet"},
+        "spec": {"sources": [source], "evictable": False},
+        "identity": "one",
+        "state": "present",
+        "force": False,
+    }
+    records.write(f"{places.drives_dir}/ml.json", {"workspace": "ml", "host": host_name, "drives": [drive]})
+    records.write(mounts_path(places), {"mounts": [dataclasses.asdict(record("imagenet"))]})
+    assert [one.object for one in declared.load(places, host_name).targets] == measured
+
+
 def test_asking(tmp_path: Path) -> None:
     table = mounts.read()
     there = mounts.of_path(str(tmp_path), table)
