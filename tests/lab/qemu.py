@@ -1,0 +1,179 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts with Debian's own kernel, on QEMU's emulated processor: for what the kernel of the machine outside lacks.
+
+They have NFS and its server, RDMA (in software, on the lab's network: RoCE) and disks of every medium.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import lzma
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import base
+from base import Host, Lab, run, write
+
+NEEDED = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio"}
+START_LIMIT_S = 300
+MEMORY_MIB = 1024
+INTERFACE = "eth0"
+
+PACKAGES = (
+    *base.PACKAGES,
+    # The cloud kernel has no RDMA in software.
+    *("initramfs-tools", "kmod", "linux-image-amd64", "mdadm", "nfs-common", "nfs-kernel-server", "rdma-core"),
+)
+# Drivers of what these hosts do not have.
+MODULES_LEFT_OUT = (
+    *("drivers/gpu", "drivers/hid", "drivers/iio", "drivers/infiniband/hw", "drivers/input", "drivers/media"),
+    *("drivers/net/ethernet", "drivers/net/usb", "drivers/net/wireless", "drivers/staging", "drivers/usb", "sound"),
+)
+LEFT_OUT = (*base.LEFT_OUT, *(f"/*lib/modules/*/kernel/{path}/*" for path in MODULES_LEFT_OUT))
+INITRD_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
+# What the kernel needs to find its root filesystem, and its network from the first moment.
+EARLY_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "crc32c_generic", "ext4")
+INIT = """#!/bin/busybox sh
+busybox mount -t devtmpfs devtmpfs /dev
+for module in {modules}; do busybox insmod "/$module"; done
+busybox mount /dev/vda /root
+busybox mount --move /dev /root/dev
+exec busybox switch_root /root /sbin/init
+"""
+MASKED = (
+    *base.MASKED,
+    # A real terminal nobody sits at, mail about arrays that nobody reads, and NFS over block devices.
+    *("getty.target", "mdmonitor.service", "mdmonitor-oneshot.timer", "mdcheck_start.timer", "mdcheck_continue.timer"),
+    *("nfs-blkmap.service", "systemd-journal-flush.service"),
+)
+KERNEL_ARGUMENTS = (
+    "root=/dev/vda rw quiet console=ttyS0 net.ifnames=0 mitigations=off no5lvl cryptomgr.notests audit=0 apparmor=0"
+)
+
+# Only the first host has them, for discovery: beside the NVMe disks that all hosts have.
+OTHER_DISKS = {"/mnt/ssd": "xfs", "/mnt/hdd": "ext4", "/mnt/raid": "xfs"}
+SCSI = "scsi-hd,drive={name},serial={name},rotation_rate="
+DEVICES = {  # by the beginning of the disk's name
+    "nvme": "nvme,drive={name},serial={name}",
+    "ssd": SCSI + "1",
+    "hdd": SCSI + "7200",
+    "raid": "virtio-blk-pci,drive={name},serial={name}",
+}
+RAID_MEMBERS = ("raid0", "raid1")
+
+# As the driver of a real adapter does it when the host starts.
+RDMA = f"""[Unit]
+Description=RDMA in software on {INTERFACE}
+BindsTo=sys-subsystem-net-devices-{INTERFACE}.device
+After=sys-subsystem-net-devices-{INTERFACE}.device
+Before=network.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=modprobe rdma_rxe
+ExecStart=rdma link add rxe0 type rxe netdev {INTERFACE}
+"""
+# Once; afterwards udev assembles it from what is on its members.
+RAID = """[Unit]
+Description=Make the RAID array
+DefaultDependencies=no
+ConditionPathExists=!/var/lib/lab-raid
+Requires=dev-disk-by\\x2did-virtio\\x2draid0.device dev-disk-by\\x2did-virtio\\x2draid1.device
+After=dev-disk-by\\x2did-virtio\\x2draid0.device dev-disk-by\\x2did-virtio\\x2draid1.device systemd-remount-fs.service
+
+[Service]
+Type=oneshot
+ExecStart=mdadm --create /dev/md0 --run --level=1 --raid-devices=2 --assume-clean --homehost=any \
+  /dev/disk/by-id/virtio-raid0 /dev/disk/by-id/virtio-raid1
+ExecStart={mkfs} -L raid /dev/md0
+ExecStart=touch /var/lib/lab-raid
+"""
+
+
+def take_out(root: Path, image: Path) -> None:
+    """Put the kernel and an initial RAM disk beside the image."""
+    shutil.copy(root / "vmlinuz", image.with_suffix(".kernel"))
+    # Debian's would look for the root filesystem with udev, which takes this processor longer than all the rest.
+    version = os.readlink(root / "vmlinuz").partition("-")[2]
+    command = ("modprobe", f"--set-version={version}", "--show-depends", "--all", *EARLY_MODULES)
+    needed = [line.split()[1] for line in run("chroot", root, *command).splitlines() if line.startswith("insmod ")]
+    with tempfile.TemporaryDirectory() as directory:
+        files = Path(directory)
+        for name in ("bin", "dev", "root"):
+            (files / name).mkdir()
+        shutil.copy(root / "bin/busybox", files / "bin")
+        names = []
+        for module in dict.fromkeys(needed):
+            content = (root / module.strip("/")).read_bytes()
+            names.append(Path(module).name.removesuffix(".xz"))
+            (files / names[-1]).write_bytes(lzma.decompress(content) if module.endswith(".xz") else content)
+        write(files / "init", INIT.format(modules=" ".join(names)), 0o755)
+        archive = 'cd "$1" && find . | cpio --quiet --create --format=newc >"$2"'
+        run("sh", "-c", archive, "sh", files, image.with_suffix(".initrd"))
+
+
+def root_image(suite: str) -> Path:
+    root = base.Root(f"{suite}-qemu", suite, PACKAGES, LEFT_OUT, MASKED, beside=(INIT, *EARLY_MODULES))
+    return root.image(take_out, INITRD="No")
+
+
+def plan(name: str, number: int, network: list[str], disks: list[str]) -> Host:
+    """The host called *name*, the one of that number (from 1) in a lab."""
+    mounts = {f"/mnt/nvme{n}": fstype for n, fstype in enumerate(disks)}
+    # More disks for the one, another address for the others: as a client that is not the one it should be.
+    if number == 1:
+        return Host(name, network[10 + number], "qemu", disks=mounts | OTHER_DISKS)
+    return Host(name, network[10 + number], "qemu", other_address=network[110 + number], disks=mounts)
+
+
+def images(host: Host) -> list[str]:
+    """The names of the host's disks: an array has two."""
+    names = [Path(point).name for point in host.disks]
+    return [each for name in names for each in (RAID_MEMBERS if name == "raid" else (name,))]
+
+
+def prepare(lab: Lab, host: Host, hosts: list[Host], size: str) -> None:
+    """Make everything that the host consists of: its root and disk images, and the files that make it this host."""
+    image = root_image(host.suite)
+    files = base.seed(lab, host, hosts, image, INTERFACE)
+    for name in ("kernel", "initrd"):
+        shutil.copy(image.with_suffix(f".{name}"), lab.home / host.name / name)
+    for name in images(host):
+        base.disk_image(lab.home / host.name / f"{name}.img", size)
+    for point, fstype in host.disks.items():
+        name = Path(point).name
+        base.seed_mount(files, f"/dev/disk/by-label/{name}", point, fstype)
+        if name == "raid":
+            base.seed_unit(files, "lab-raid.service", RAID.format(mkfs=" ".join(base.MKFS[fstype])), "sysinit.target")
+        else:
+            run(*base.MKFS[fstype], "-L", name, lab.home / host.name / f"{name}.img")
+    base.seed_unit(files, "lab-rdma.service", RDMA, "multi-user.target")
+    # A tap device is QEMU's own and goes with it.
+    write(lab.home / host.name / "tap", f'#!/bin/sh\nip link set "$1" master {lab.bridge} up\n', 0o755)
+
+
+def start(lab: Lab, host: Host) -> None:
+    home = lab.home / host.name
+    mac = "52:54:" + ":".join(f"{byte:02x}" for byte in ipaddress.ip_address(host.address).packed)
+    command = [
+        *("qemu-system-x86_64", "-name", lab.machine(host.name), "-no-user-config", "-nodefaults", "-display", "none"),
+        *("-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", str(MEMORY_MIB), "-serial", "stdio"),
+        *("-kernel", str(home / "kernel"), "-initrd", str(home / "initrd")),
+        *("-append", KERNEL_ARGUMENTS),
+        *("-netdev", f"tap,id=lan,script={home / 'tap'},downscript=no"),
+        *("-device", f"virtio-net-pci,netdev=lan,mac={mac}", "-device", "virtio-rng-pci", "-device", "virtio-scsi-pci"),
+        *drive("root", home),
+        *("-device", "virtio-blk-pci,drive=root"),
+    ]
+    for name in images(host):
+        command += [*drive(name, home), "-device", DEVICES[name.rstrip("0123456789")].format(name=name)]
+    base.spawn(lab, host, 'umount "$2/root"\n', command)
+
+
+def drive(name: str, home: Path) -> tuple[str, str]:
+    # The lab's disks need not outlive the machine that it runs on.
+    return "-drive", f"file={home / name}.img,id={name},if=none,format=raw,cache=unsafe,discard=unmap"
