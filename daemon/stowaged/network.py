@@ -9,7 +9,7 @@ kernel counts it tells without asking a server.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -46,7 +46,7 @@ class NetworkMounts:
         hung: Hung,
         sections: Sections,
         say: Callable[[str], None],
-        read: Callable[[], Sequence[MountStats]] = mountstats.read,
+        read: Callable[[Container[str]], Sequence[MountStats]] = mountstats.read,
     ) -> None:
         self._children = children
         self._hung = hung
@@ -65,7 +65,8 @@ class NetworkMounts:
 
         :param error: why the record cannot be read
         """
-        self._records, self._error, self._stats = records, error, self._read()
+        self._records, self._error = records, error
+        self._stats = self._read({one.path for one in records})
         wanted = {one.path: one for one in records if one.state == BOUND}
         self._answers = {path: self._answers.get(path, UNKNOWN) for path in wanted}
         present: dict[str, list[Mount]] = {}
@@ -103,7 +104,7 @@ class NetworkMounts:
         def end(ending: Ending) -> None:
             if ending.silent:
                 self._hung.note(device, _key(device))
-                self._received[device] = _received(those, self._read())
+                self._received[device] = _received(self._read({mount.point for mount in those}))
             for path in waiting:
                 self._note(path, _NO_ANSWER if ending.silent else Answer(trouble=ending.error))
             self._publish()
@@ -115,7 +116,8 @@ class NetworkMounts:
 
         Whoever waits for the server goes on sending, and is answered when it is.
         """
-        return _received(those, self._stats) > self._received.get(device, float("inf"))
+        points = {mount.point for mount in those}
+        return _received([one for one in self._stats if one.point in points]) > self._received.get(device, float("inf"))
 
     def _note(self, path: str, answer: Answer) -> None:
         known = self._answers.get(path)
@@ -177,9 +179,8 @@ def _key(device: str) -> str:
     return f"network/{device}"
 
 
-def _received(those: Sequence[Mount], found: Sequence[MountStats]) -> int:
-    points = {mount.point for mount in those}
-    return sum(one.bytes_received for one in found if one.point in points)
+def _received(found: Sequence[MountStats]) -> int:
+    return sum(one.bytes_received for one in found)
 
 
 def _counted(stats: MountStats | None) -> dict[str, Any]:

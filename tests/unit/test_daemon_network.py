@@ -95,7 +95,7 @@ class Host:
             self.hung,
             Sections(self.places, self.said.append),
             self.said.append,
-            lambda: mountstats.parse(self.stats.encode()),
+            lambda points: mountstats.parse(self.stats.encode(), points),
         )
 
     def look(self, table: str, *found: MountRecord, error: str = "") -> list[str]:

@@ -100,6 +100,8 @@ def test_mounts_over_each_other() -> None:
     below = mountstats.at("/mnt/a", found)
     assert below is not None and below.device == "b:/2"
     assert mountstats.at("/mnt", found) is None
+    leased = nfs(device=b"a:/1") + nfs(device=b"a:/1", point=b"/run/stowage/pins/run-1/1")
+    assert [one.point for one in mountstats.parse(leased, {"/mnt/a"})] == ["/mnt/a"]
 
 
 def test_older_and_newer_kernels() -> None:

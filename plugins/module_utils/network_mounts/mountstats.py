@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from ..mounts import table_lines, unescaped
@@ -20,7 +20,8 @@ RDMA = "rdma"
 
 _MOUNT = re.compile(rb"(?:device (.*)|no device) mounted on (.*) with fstype (\S+) statvers=(\S+)", re.DOTALL)
 """The first line of a mount that counts; white space in its names is escaped. Others have no ``statvers``."""
-_NUMBER = re.compile(rb"[0-9]{1,20}")
+_LONGEST = 1000
+"""Of a line: the kernel's are shorter."""
 _SERVER_READ, _SERVER_WRITTEN = 4, 5
 """Which of the numbers behind ``bytes:`` came from the server and went to it, mapped files included.
 
@@ -102,30 +103,30 @@ class MountStats:
         return sum(one.bytes_received for one in self.operations)
 
 
-def parse(text: bytes) -> list[MountStats]:
+def parse(text: bytes, points: Container[str] | None = None) -> list[MountStats]:
     """Return the NFS mounts in their order, a later one lies over an earlier one at the same place.
 
     What it does not know it leaves out: newer kernels may say more, and a figure that is not there is not known.
+
+    :param points: only what is mounted there: each lease of a network mount is one more mount of it
     """
-    found: list[MountStats] = []
-    first: re.Match[bytes] | None = None
-    lines: list[bytes] = []
+    mounts: list[tuple[re.Match[bytes] | None, list[bytes]]] = []
     for line in table_lines(text):
         if line.startswith((b"device ", b"no device ")):
-            if first is not None:
-                found.append(_mount(first, lines))
-            first, lines = _MOUNT.fullmatch(line), []
-        else:
-            lines.append(line)
-    if first is not None:
-        found.append(_mount(first, lines))
-    return found
+            mounts.append((_MOUNT.fullmatch(line), []))
+        elif mounts:
+            mounts[-1][1].append(line)
+    return [
+        _mount(first, lines)
+        for first, lines in mounts
+        if first is not None and (points is None or unescaped(first[2]) in points)
+    ]
 
 
-def read() -> list[MountStats]:
-    """Return the NFS mounts that this process sees."""
+def read(points: Container[str] | None = None) -> list[MountStats]:
+    """Return the NFS mounts that this process sees, or only those at *points*."""
     with open(PATH, "rb") as stream:
-        return parse(stream.read())
+        return parse(stream.read(), points)
 
 
 def at(point: str, found: Sequence[MountStats]) -> MountStats | None:
@@ -177,7 +178,7 @@ def _operation(name: bytes, value: bytes) -> Operation | None:
 
 def _numbers(value: bytes) -> list[int]:
     """Return the numbers that a line begins with."""
-    return [int(word) for word in itertools.takewhile(_NUMBER.fullmatch, value.split())]
+    return [int(word) for word in itertools.takewhile(bytes.isdigit, value[:_LONGEST].split())]
 
 
 def _text(word: bytes) -> str:
