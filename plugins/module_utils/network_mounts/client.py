@@ -103,9 +103,9 @@ def read_asked(value: Mapping[str, Any], host: str) -> Asked:
     name = f"drive {value['workspace']}/{value['drive']}"
     if value["node"] == host:
         raise Refusal(name, f"source {value['source']} is on this machine", "use its path")
-    for field in ("node", "address", "export"):
-        if not value[field]:
-            raise Refusal(name, f"{field} is required when state is present")
+    for required in ("node", "address", "export"):
+        if not value[required]:
+            raise Refusal(name, f"{required} is required when state is present")
     if value["transport"] == "RDMA" and not value["rdma"]:
         raise Refusal(name, "its transport is RDMA, and rdma is false", "say rdma: true, or transport: Auto")
     return Asked(
