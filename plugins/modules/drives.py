@@ -26,6 +26,8 @@ description:
   - The directory of a source on this host is made, and gets its owner and mode, where C(spec.permissions) says so. A
     source on a shared filesystem is left to the host that is named in its C(node).
   - A drive that live workers on this host use is not deleted unless it is forced.
+  - What Astraeus's API accepts and does nothing where it is set, such as C(idle_ttl_seconds) of a drive without copies,
+    is accepted with a warning.
 options:
   workspaces:
     description:
@@ -202,7 +204,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.drives import grants
 from ansible_collections.stowage.host.plugins.module_utils.drives import host as drives_host
-from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_lists, hidden
+from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_lists, hidden, without_effect
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
@@ -232,7 +234,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         host_paths = grants.check_host_paths(params["host_paths"], lists)
     with nullcontext() if module.check_mode else host_lock(places):
         outcome = drives_host.declare(places, params["host_name"], lists, params["managed_by"], differences, host_paths)
-    for warning in outcome.warnings:
+    for warning in [*without_effect(lists), *outcome.warnings]:
         module.warn(warning)
     return {
         "drives": outcome.names(absent=False),
