@@ -38,6 +38,8 @@ from .version import VERSION
 from .writer import Writer
 
 STOP_S = 0.5
+LET_GO_S = 2.0
+"""How long the service manager may take to have ended leases let go."""
 INSTANCE_S = 2.0
 """How long an earlier daemon may take to be gone."""
 
@@ -97,7 +99,9 @@ class Service:
         self._prober = Prober(places, children, self._hung, say)
         self._sections = Sections(places, say)
         self._figures = Figures(places, children, self._hung, say, self._soon)
-        self._leases = Leases(places, children, say, self._figures.used)
+        self._leases = Leases(
+            places, children, say, self._figures.used, lambda: self._loop.later(LET_GO_S, self._cycle)
+        )
         self._fillings = Fillings(places, say)
         self._writer = Writer(children, say)
         self._evicting = Evicting(
@@ -106,6 +110,7 @@ class Service:
             self._sections,
             self._figures,
             self._fillings,
+            self._leases.holds,
             self._writer,
             say,
             lambda seconds: self._loop.later(seconds, self._cycle),
