@@ -72,7 +72,7 @@ def _hold_instance(places: Places) -> int:
     records.make_directory(places.run)
     directory = os.open(places.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return lock(directory, b"daemon.lock", INSTANCE_S)
+        return lock(directory, os.fsencode(os.path.basename(places.daemon_lock)), INSTANCE_S)
     except StowageError as error:
         raise StowageError("another one is at work on this host: systemctl status stowaged") from error
     finally:

@@ -82,7 +82,8 @@ def test_a_drive_in_use_is_deleted_by_force_only(lab: Lab) -> None:
     with pytest.raises(Refusal) as refused:
         declare(lab, tombstone)
     assert str(refused.value) == (
-        "DATAVOLUME_IN_USE: drive a is used by 1 live worker(s); end their runs on this host (r/w0), or set force"
+        "DATAVOLUME_IN_USE: drive a is used by 1 live worker(s);"
+        " end their runs on this host (r/w0), or set force: true beside state: absent"
     )
     lease(lab)  # it is still there
     outcome = declare(lab, {**tombstone, "force": True})

@@ -532,4 +532,4 @@ def managed_refusal(name: str, manager: str) -> Refusal:
 
 def in_use_refusal(name: str, workers: int, remedy: str) -> Refusal:
     """Return the refusal to delete a drive that live workers use."""
-    return Refusal("DATAVOLUME_IN_USE", f"drive {name} is used by {workers} live worker(s)", f"{remedy}, or set force")
+    return Refusal("DATAVOLUME_IN_USE", f"drive {name} is used by {workers} live worker(s)", remedy)
