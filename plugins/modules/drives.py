@@ -47,9 +47,16 @@ options:
     required: true
   host_name:
     description:
-      - The host's name in the inventory, as sources name it.
+      - The host's name in the inventory, as sources name it. Another one than is recorded on the host is refused.
     type: str
     required: true
+  adopt_from:
+    description:
+      - The name that the host had before, when it was renamed. Without effect afterwards.
+      - Where the host has a data location, that is taken over first, with the same option of
+        M(stowage.host.data_location).
+    type: str
+    default: ""
   machines:
     description:
       - The names of all hosts. A source that names another one is refused; without the list any name is accepted.
@@ -214,6 +221,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.stowage.host.plugins.module_utils import host_name
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.drives import grants
 from ansible_collections.stowage.host.plugins.module_utils.drives import host as drives_host
@@ -226,6 +234,7 @@ from ansible_collections.stowage.host.plugins.module_utils.places import Places
 ARGUMENT_SPEC = {
     "workspaces": {"type": "list", "elements": "raw", "required": True},
     "host_name": {"type": "str", "required": True},
+    "adopt_from": {"type": "str", "default": ""},
     "machines": {"type": "list", "elements": "str"},
     "host_paths": {"type": "dict"},
     "managed_by": {"type": "str", "default": ""},
@@ -238,6 +247,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     params = module.params
     workspaces, params["workspaces"] = params["workspaces"], hidden(params["workspaces"])  # Ansible shows what is there
     places = Places()
+    host_name.check(places, params["host_name"], params["adopt_from"])
     machines = set(params["machines"]) if params["machines"] is not None else None
     lists = check_lists(workspaces, machines)
     host_paths = None
