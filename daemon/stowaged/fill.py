@@ -34,10 +34,10 @@ from stowage_core.drives.recorded import Drive
 from stowage_core.errors import Refusal, StowageError, one_line, printable, quoted
 from stowage_core.eviction.plan import UNFILLED, Victim
 from stowage_core.eviction.round import Work
-from stowage_core.locks import try_lock
+from stowage_core.locks import run_lock, try_lock
 from stowage_core.places import Places
 from stowage_core.runs import pins
-from stowage_core.runs.holders import start_time
+from stowage_core.runs.holders import Holder, start_time
 from stowage_core.sizes import Space, decimal
 from stowage_core.syscalls import DIRECTORY, NO_DIRECTORY, syncfs
 from stowage_core.trees import measure
@@ -304,7 +304,7 @@ class Filling:
             begin=self._begin,
         )
         try:
-            pins.confirm(self._places, pin.run, pin.number, pid=os.getpid())
+            self._hold(pin)
             self._fill(drive, engine, pin.path(self._places))
             written = self._finish(drive)
         finally:
@@ -316,6 +316,12 @@ class Filling:
         _tell(
             self._places, self._location, self._copy, "Filled", f"{decimal(written)} in {seconds:.0f} s", bytes=written
         )
+
+    def _hold(self, pin: pins.Pin) -> None:
+        """Have the lease end with this process, which a worker's may not: who asks for that ends before the worker."""
+        holder = Holder(pid=self._record.pid, pid_start=self._record.pid_start)
+        with run_lock(self._places, pin.run):
+            records.write(pin.record_path(self._places), pins.confirmed_by(pin, holder).to_json(), 0o600)
 
     def _begin(self, location_fd: int, drive: Drive) -> None:
         """Make the copy, and note that from now on what is in it is the fill's: it is empty, and nobody has it.
