@@ -84,8 +84,8 @@ def test_an_empty_list_is_no_drive(value: Any) -> None:
         ('["imagenet"]', "Invalid task: datavolume_refs[0] must be a dictionary with the name of a drive"),
         (
             "[{'name': 'imagenet'}]",
-            "Invalid task: datavolume_refs begin as JSON, and are none (Expecting property name enclosed in double quotes:"
-            ' line 1 column 3 (char 2)); write [{"name": "imagenet"}], or imagenet:/mount/path, comma-separated',
+            "Invalid task: datavolume_refs begin as JSON, and are none (Expecting property name enclosed in double "
+            'quotes: line 1 column 3 (char 2)); write [{"name": "imagenet"}], or imagenet:/mount/path, comma-separated',
         ),
         ("[imagenet", "Invalid task: datavolume_refs begin as JSON, and are none ("),
         ("[" * 100_000, "Invalid task: datavolume_refs begin as JSON, and are none ("),
