@@ -36,11 +36,12 @@ from stowage_core.runs import mounts as run_mounts
 from stowage_core.runs import pins
 from stowage_core.runs.drives import Source
 from stowage_core.runs.mounts import Worker
+from stowage_core.services import daemon_cycle
 from stowage_core.sizes import decimal
 from stowage_core.trees import measure
 from stowage_core.trees.measure import Usage
 
-from . import declared, fill, probe, sections, settings, status
+from . import declared, fill, probe, settings, status
 from .declared import DATA_LOCATION, Target
 from .leases import ended_path
 from .tables import Column, ago, lasting, table
@@ -135,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     one = add("release", _lease_release, "unmount a lease and forget it", lease, True)
     _add_pin(one)
     one.add_argument("--wait", type=float, default=0, metavar="SECONDS", help="how long to wait for what still uses it")
+    one.add_argument("--force", action="store_true", help="also while what it is bound to is there, if nothing uses it")
     add("expire", _lease_expire, "release the leases whose run has ended", lease, True)
     one = add("list", _lease_list, "show all leases", lease, True)
     one.add_argument("--json", action="store_true", help="as JSON")
@@ -166,7 +168,7 @@ def _print_json(value: Any) -> None:
 def _status(options: argparse.Namespace, places: Places) -> int:
     state = status.read(places)
     try:
-        stale = sections.is_stale(state.get("cycle"), time.time())
+        stale = daemon_cycle.is_stale(state.get("cycle"), time.time())
         lines = [] if options.json else status.render(state, _width())
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         rule = f"the daemon's state is of another version ({error!r})"
@@ -398,12 +400,11 @@ def _lease_confirm(options: argparse.Namespace, places: Places) -> int:
 
 
 def _lease_release(options: argparse.Namespace, places: Places) -> int:
-    if options.number is None:
-        worker = Worker.of(options.for_run, options.worker)
-        run_mounts.release(places, worker, Differences(), max(0.0, options.wait))
-    elif not pins.release(places, options.for_run, options.number):
-        name = f"lease {printable(options.for_run)}/{options.number}"
-        raise Refusal(name, "there is no such lease", "see stowage lease list")
+    run, name = options.for_run, options.worker
+    # By its number also that of a fill, whose process may have left it.
+    worker = Worker.of(run, name) if options.number is None else Worker(pins.check_run(run), name)
+    wait = max(0.0, options.wait)
+    run_mounts.release(places, worker, Differences(), wait, force=options.force, number=options.number)
     return OK
 
 

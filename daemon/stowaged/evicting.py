@@ -101,6 +101,7 @@ class Evicting:
         sections: Sections,
         figures: Figures,
         fillings: Fillings,
+        holds: Callable[[str], bool | None],
         writer: Writer,
         say: Callable[[str], None],
         later: Callable[[float], Timer],
@@ -111,6 +112,7 @@ class Evicting:
         self._sections = sections
         self._figures = figures
         self._fillings = fillings
+        self._holds = holds
         self._writer = writer
         self._say = say
         self._later = later
@@ -193,14 +195,18 @@ class Evicting:
     # -- What there is
 
     def _seen_former(self, place: _Place, declared: Declared) -> Seen:
-        absent = [drive for drive in declared.drives if drive.absent]
+        deleted = _deleted(declared)
         return Seen(
             mode=self._mode,
             former=True,
             busy=self._children.running(eviction_key(place.location)),
-            deleted=bool(absent),
-            forced=any(drive.force for drive in absent),
+            deleted=bool(deleted),
+            held=self._held(deleted),
         )
+
+    def _held(self, names: set[str]) -> frozenset[str]:
+        """Return which copies a lease holds, or may hold."""
+        return frozenset(name for name in names if self._holds(name) is not False)
 
     def _seen(self, place: _Place, declared: Declared, configuration: Settings, answer: Message | None) -> Seen:
         # Another filesystem, or none, may be in its place: there is nothing that could be removed, or be planned.
@@ -210,7 +216,7 @@ class Evicting:
         coming = self._fillings.reserved_bytes(location)
         least = min(eviction_plan.free_fraction(space, coming), space.files_free_fraction)
         limits = configuration.limits
-        absent = {drive.copy_name: drive for drive in declared.drives if drive.absent}
+        deleted = _deleted(declared)
         return Seen(
             mode=self._mode,
             busy=self._children.running(eviction_key(location)),
@@ -219,8 +225,8 @@ class Evicting:
             below_start=least < limits.start_free,
             below_stop=least < limits.stop_free,
             over_limit=bool(location.max_bytes) and self._figures.allocated() + coming > location.max_bytes,
-            deleted=any(copy.name in absent for copy in self._figures.copies()),
-            forced=any(drive.force for drive in absent.values()),
+            deleted=any(copy.name in deleted for copy in self._figures.copies()),
+            held=self._held(deleted),
             expired=self._has_expired(declared, limits),
         )
 

@@ -54,8 +54,8 @@ class Seen:
     over_limit: bool = False
     deleted: bool = False
     """Whether there are copies of deleted drives, or may be."""
-    forced: bool = False
-    """Whether a drive was deleted by force: leases on it end soon."""
+    held: frozenset[str] = frozenset()
+    """The copies of deleted drives that leases hold, or may hold."""
     expired: bool = False
 
 
@@ -75,6 +75,8 @@ class Known:
     """Why the mark cannot be reached, as it was found last."""
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Why copies of deleted drives are still there, by name."""
+    held: frozenset[str] = frozenset()
+    """The copies of deleted drives that leases held when it was looked last."""
     aside: Mapping[str, str] = field(default_factory=dict)
     """Why copies still lie aside, by name."""
     asked: float = NEVER
@@ -174,7 +176,7 @@ def decide(seen: Seen, known: Known, now: float) -> Decision:
 
 
 def observed(seen: Seen, known: Known) -> Known:
-    """Return what is known once there is no reason any more for some parts of the work."""
+    """Return what is known once there is no reason any more for some parts of the work, or to wait with one."""
     if not seen.there:
         return Known(aside=known.aside, asked=known.asked, interrupted=known.interrupted)
     wanted = _wanted(seen, known)
@@ -183,8 +185,10 @@ def observed(seen: Seen, known: Known) -> Known:
         known,
         making_room=known.making_room and wanted[ROOM],
         errors=_without(known.errors, gone),
+        due=_without(known.due, _not_held_any_more(known.held, seen.held)),
         short=known.short if is_pressed(seen, known) else "",
         waiting=known.waiting if wanted[DELETED] else {},
+        held=seen.held,
     )
 
 
@@ -232,15 +236,19 @@ def ended(seen: Seen, known: Known, decision: Decision, outcome: Outcome, now: f
         halted = outcome.blocked.startswith(STOPPED)
         known = replace(known, short="" if unmeasured and not halted else outcome.blocked)
     in_vain = not unmeasured and bool(outcome.blocked or outcome.kept or not outcome.removed)
-    wait = _wait(seen, ROOM in parts, outcome) if in_vain else 0.0
-    return replace(known, waiting=outcome.waiting, due={**known.due, **dict.fromkeys(parts, now + wait)})
+    wait = _wait(ROOM in parts, outcome) if in_vain else 0.0
+    due = {**known.due, **dict.fromkeys(parts, now + wait)}
+    return replace(known, waiting=outcome.waiting, due=_without(due, _not_held_any_more(seen.held, known.held)))
 
 
-def _wait(seen: Seen, for_room: bool, outcome: Outcome) -> float:
-    if for_room or (seen.forced and (outcome.kept or outcome.waiting)):
-        return RETRY_S  # leases on what is deleted by force are let go meanwhile
-    # What is too fresh grows older; what is in use may be for long.
-    return KEPT_S if outcome.kept or not outcome.waiting else RETRY_S
+def _not_held_any_more(before: frozenset[str], now: frozenset[str]) -> set[str]:
+    """Return the part of the work that need not wait, because a lease that was in its way has ended."""
+    return {DELETED} if before - now else set()
+
+
+def _wait(for_room: bool, outcome: Outcome) -> float:
+    # What is too fresh grows older; what is in use may be for long, and a lease that ends is seen.
+    return KEPT_S if not for_room and (outcome.kept or not outcome.waiting) else RETRY_S
 
 
 def _without(mapping: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ A try makes the copy, notes on it that a fill has begun while it is still empty 
 lease does, and runs the container. When that has ended well, its last file is there, and everything is on the disk, the
 note is taken away: only then is the copy usable. What a try leaves that did not end well goes the way of evicted
 copies, with all that is looked at there, wherever it was cut short.
+
+Between tries nothing of the data location is held, and its disk can be unmounted. Each try opens it anew.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from stowage_core.drives.recorded import Drive
 from stowage_core.errors import Refusal, StowageError, one_line, printable, quoted
 from stowage_core.eviction.plan import UNFILLED, Victim
 from stowage_core.eviction.round import Work
-from stowage_core.locks import try_lock
+from stowage_core.locks import run_lock, try_lock
 from stowage_core.places import Places
 from stowage_core.runs import pins
-from stowage_core.runs.holders import start_time
+from stowage_core.runs.holders import Holder, start_time
 from stowage_core.sizes import Space, decimal
 from stowage_core.syscalls import DIRECTORY, NO_DIRECTORY, syncfs
 from stowage_core.trees import measure
@@ -86,13 +88,8 @@ def run(places: Places, copy: str, engine: Runs | None = None, waits_s: Sequence
     :raises StowageError: when another process is at it, or nothing can be known of it
     """
     split_copy_name(copy)
-    location = _location(places)
-    location_fd = data_locations.open_verified(location)
-    try:
-        with _alone(places, copy):
-            return Filling(places, location, location_fd, copy, engine, waits_s).until_filled()
-    finally:
-        os.close(location_fd)
+    with _alone(places, copy):
+        return Filling(places, copy, engine, waits_s).until_filled()
 
 
 def end(places: Places, copy: str) -> None:
@@ -143,6 +140,10 @@ def _alone(places: Places, copy: str) -> Iterator[None]:
         os.close(held)
 
 
+def _pause(until: float) -> None:
+    time.sleep(max(0.0, until - time.time()))
+
+
 def _env_file(places: Places, copy: str) -> str:
     return os.path.join(fills.directory(places), f"{copy}.env")
 
@@ -182,15 +183,13 @@ class Filling:
     def __init__(
         self,
         places: Places,
-        location: DataLocation,
-        location_fd: int,
         copy: str,
         engine: Runs | None,
         waits_s: Sequence[float],
     ) -> None:
         self._places = places
-        self._location = location
-        self._fd = location_fd
+        self._location = _location(places)
+        self._fd = -1  # while a try is made, the data location's
         self._copy = copy
         self._engine = engine
         self._waits_s = waits_s
@@ -202,7 +201,7 @@ class Filling:
         self._record = Record(
             copy=copy,
             identity=drive.identity,
-            location=location.identity,
+            location=self._location.identity,
             size_hint_bytes=int((drive.spec or {})["size_hint_bytes"]),
             since=time.time() if fresh or before is None else before.since,
             failures=0 if fresh or before is None else before.failures,
@@ -229,40 +228,53 @@ class Filling:
         if self._record.failures > len(self._waits_s):  # each time the process that filled it was killed
             self._give_up(self._record.message, self._record.failures)
             return False
-        while True:
-            self._note(state=FILLING, next_try=0.0, written_bytes=0)
+        while not self._once():
+            if self._record.given_up:
+                return False
+            _pause(self._record.next_try)
+        fills.forget(self._places, self._copy)
+        return True
+
+    def _once(self) -> bool:
+        """Make one try; return whether the copy is filled."""
+        with ExitStack() as stack:
             try:
+                self._location = _location(self._places)
+                self._note(state=FILLING, next_try=0.0, written_bytes=0, location=self._location.identity)
+                self._fd = data_locations.open_verified(self._location)
+                stack.callback(self._let_go)
                 self._try()
             except (StowageError, OSError) as error:
-                if not self._go_on(error):
-                    return False
-            else:
-                fills.forget(self._places, self._copy)
-                return True
-            time.sleep(max(0.0, self._record.next_try - time.time()))
+                self._failed(error)
+                return False
+        return True
+
+    def _let_go(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
 
     def _note(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
         fills.write(self._places, self._record)
 
-    def _go_on(self, error: StowageError | OSError) -> bool:
-        """Report that a try failed and clear what it has left; return whether another one is made."""
+    def _failed(self, error: StowageError | OSError) -> None:
+        """Report that a try failed, clear what it has left, and say when the next one is, if there is one."""
         why = (one_line(error) if isinstance(error, OSError) else str(error))[:_LONGEST]
         failures = self._record.failures + 1
         output = error.output if isinstance(error, FillError) else []
         _tell(self._places, self._location, self._copy, "FillFailed", why, failures=failures, output=output)
         try:
-            self._clear()
+            if self._fd != -1:
+                self._clear()
         except (StowageError, OSError) as problem:
             say(f"what it has left stays for now: {one_line(problem) if isinstance(problem, OSError) else problem}")
         # A refusal is one until somebody changes something.
         if failures > len(self._waits_s) or isinstance(error, Refusal):
             self._give_up(why, failures)
-            return False
+            return
         wait = self._waits_s[failures - 1]
         say(f"the next try is in {wait:g} s")
         self._note(state=FAILED, failures=failures, message=why, next_try=time.time() + wait, written_bytes=0)
-        return True
 
     def _give_up(self, why: str, failures: int) -> None:
         next_try = time.time() + PAUSE_S
@@ -292,7 +304,7 @@ class Filling:
             begin=self._begin,
         )
         try:
-            pins.confirm(self._places, pin.run, pin.number, pid=os.getpid())
+            self._hold(pin)
             self._fill(drive, engine, pin.path(self._places))
             written = self._finish(drive)
         finally:
@@ -304,6 +316,12 @@ class Filling:
         _tell(
             self._places, self._location, self._copy, "Filled", f"{decimal(written)} in {seconds:.0f} s", bytes=written
         )
+
+    def _hold(self, pin: pins.Pin) -> None:
+        """Have the lease end with this process, which a worker's may not: who asks for that ends before the worker."""
+        holder = Holder(pid=self._record.pid, pid_start=self._record.pid_start)
+        with run_lock(self._places, pin.run):
+            records.write(pin.record_path(self._places), pins.confirmed_by(pin, holder).to_json(), 0o600)
 
     def _begin(self, location_fd: int, drive: Drive) -> None:
         """Make the copy, and note that from now on what is in it is the fill's: it is empty, and nobody has it.

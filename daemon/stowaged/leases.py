@@ -39,11 +39,13 @@ class Leases:
         children: Children,
         say: Callable[[str], None],
         used: Callable[[str, float | None], None],
+        look_again: Callable[[], object],
     ) -> None:
         self._places = places
         self._children = children
         self._say = say
         self._used = used
+        self._look_again = look_again
         self._pins: list[Pin] | None = None
         self._held: set[str] = set()
         self._unreadable = ""
@@ -82,6 +84,8 @@ class Leases:
                 records.write(ended_path(self._places), {"leases": [pin.described for pin in ended]})
             except OSError as error:
                 self._say(f"{ended_path(self._places)}: {error.strerror}; ended leases stay for now")
+            else:
+                self._look_again()  # a copy that is deleted may wait for no more than that
         if used and not self._children.running("leases"):
             self._touched.update(dict.fromkeys(used, now))
             self._children.start("leases", lambda send: self._touch(used, send), self._take, self._end, _SILENCE_S)

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from stowage_core.places import Places
+from stowage_core.services import daemon_cycle
 
 from . import metrics, sections
 
@@ -42,7 +43,7 @@ class Pages:
             return False, "the daemon has not finished a cycle since this host was started"
         now = time.time()
         text = f"last cycle of the daemon {max(0.0, now - self._cycle['time']):.0f} s ago"
-        return not sections.is_stale(self._cycle, now), text
+        return not daemon_cycle.is_stale(self._cycle, now), text
 
     def _items(self) -> list[tuple[bytes, bytes]]:
         return [(name.encode(), source) for name, source in self._sources.items()]
@@ -62,7 +63,7 @@ class Pages:
         try:
             section = json.loads(source)
             if name == "cycle":
-                sections.is_stale(section, 0.0)
+                daemon_cycle.is_stale(section, 0.0)
             rendered = metrics.render(name, section, self._with_copies)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # What is not shown is not known; the daemon writes it anew once it is of the exporter's version.

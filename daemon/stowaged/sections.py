@@ -25,15 +25,6 @@ NAMES = (
 )
 
 
-STALE_CYCLES = 3
-"""After how many cycles without one the daemon counts as stopped."""
-
-
-def is_stale(cycle: Mapping[str, Any] | None, now: float) -> bool:
-    """Return whether the daemon has stopped looking at the host, told from its section ``cycle``."""
-    return cycle is None or float(now - cycle["time"]) > STALE_CYCLES * cycle["cycle_s"]
-
-
 def path_of(places: Places, name: str) -> str:
     return os.path.join(places.state_dir, f"{name}.json")
 

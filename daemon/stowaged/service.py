@@ -39,6 +39,8 @@ from .version import VERSION
 from .writer import Writer
 
 STOP_S = 0.5
+LET_GO_S = 2.0
+"""How long the service manager may take to have ended leases let go."""
 INSTANCE_S = 2.0
 """How long an earlier daemon may take to be gone."""
 
@@ -71,7 +73,7 @@ def _hold_instance(places: Places) -> int:
     records.make_directory(places.run)
     directory = os.open(places.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return lock(directory, b"daemon.lock", INSTANCE_S)
+        return lock(directory, os.fsencode(os.path.basename(places.daemon_lock)), INSTANCE_S)
     except StowageError as error:
         raise StowageError("another one is at work on this host: systemctl status stowaged") from error
     finally:
@@ -98,7 +100,9 @@ class Service:
         self._prober = Prober(places, children, self._hung, say)
         self._sections = Sections(places, say)
         self._figures = Figures(places, children, self._hung, say, self._soon)
-        self._leases = Leases(places, children, say, self._figures.used)
+        self._leases = Leases(
+            places, children, say, self._figures.used, lambda: self._loop.later(LET_GO_S, self._cycle)
+        )
         self._fillings = Fillings(places, say)
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
@@ -108,6 +112,7 @@ class Service:
             self._sections,
             self._figures,
             self._fillings,
+            self._leases.holds,
             self._writer,
             say,
             lambda seconds: self._loop.later(seconds, self._cycle),

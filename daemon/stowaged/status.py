@@ -11,6 +11,7 @@ from typing import Any
 from stowage_core import records
 from stowage_core.errors import printable
 from stowage_core.places import Places
+from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
 
 from . import sections
@@ -70,7 +71,7 @@ def _daemon(state: State, width: int | None, now: float) -> list[str]:
     where = f" on {cycle['host']}" if cycle["host"] else ""
     text = f"stowaged {cycle['version']}{where}: last cycle {ago(now - cycle['time'])}, evict: {cycle['evict']}"
     lines = wrapped(text, width)
-    if sections.is_stale(cycle, now):
+    if daemon_cycle.is_stale(cycle, now):
         lines += wrapped("! The daemon has stopped and what follows is old: systemctl status stowaged", width)
     config = state.get("config", {})
     if not config.get("successful", True):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,38 +13,120 @@ from ansible.errors import AnsibleError, AnsibleFilterError
 from jinja2.exceptions import UndefinedError
 
 from ansible_collections.stowage.host.plugins.module_utils.drives import refs as drive_refs
-from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_drives, check_name
-from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
-from ansible_collections.stowage.host.plugins.module_utils.placement.decision import holders, place
+from ansible_collections.stowage.host.plugins.module_utils.drives.reasons import Reason
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
+from ansible_collections.stowage.host.plugins.module_utils.placement import asked as placement_asked
+from ansible_collections.stowage.host.plugins.module_utils.placement.asked import Declared
+from ansible_collections.stowage.host.plugins.module_utils.placement.decision import Asked, Placement, holders, place
 from ansible_collections.stowage.host.plugins.module_utils.placement.machines import Machine, machine
 
+_TEMPLATE = ("{{", "{%", "{#")
 
-def placement(hostvars: Any, hosts: Any, refs: Any, workspace: Any, drives: Any) -> dict[str, Any]:
-    """Return the candidates among *hosts* by rank, and each host's reasons.
+
+def placement(hostvars: Any, hosts: Any, refs: Any, workspace: Any = None, gathered: str = "") -> dict[str, Any]:
+    """Return the candidates among *hosts* by rank, and each host's reasons; or why the run is refused.
 
     :param refs: the drives of a worker of the run
-    :param drives: the workspace's list, as it is declared
+    :param workspace: may be left out when the hosts have drives of one only
+    :param gathered: the variable that the gathering of facts was registered in, when they have just been gathered
     """
     if not isinstance(hostvars, Mapping) or isinstance(hosts, str) or not isinstance(hosts, Iterable):
         raise AnsibleFilterError("placement: the input must be hostvars, and its first argument a list of hosts")
     names = sorted({str(host) for host in hosts})
+    found = {"refusal": "", "workspace": "", "drives": [], "differing": [], **Placement(()).to_json()}
     try:
-        wanted = drive_refs.resolve(drive_refs.read(refs), check_drives(drives))
-        machines = {name: _machine(hostvars, name) for name in {*names, *holders(wanted)} if name in hostvars}
-        found = place(names, machines, check_name(workspace, "workspace"), wanted)
+        return {**found, **_placed(hostvars, names, drive_refs.read(refs), workspace, gathered)}
     except StowageError as error:
-        raise AnsibleFilterError(f"placement: {error}") from error
-    return {"workspace": workspace, "drives": [one.name for one in wanted], **found.to_json()}
+        return {**found, "refusal": str(error)}
 
 
-def _machine(hostvars: Mapping[str, Any], name: str) -> Machine:
+def _placed(
+    hostvars: Mapping[str, Any], names: Iterable[str], refs: list[drive_refs.DriveRef], workspace: Any, gathered: str
+) -> dict[str, Any]:
+    lists = _Lists(hostvars)
+    asked: dict[str, Asked] = dict.fromkeys(names, [])
+    name = ""
+    if refs:
+        declared = {host: lists.of(host) for host in names}
+        name = placement_asked.choose_workspace(workspace, declared.values())
+        asked = placement_asked.ask(refs, name, declared, set(hostvars))
+    holding = {node for wanted, _hosts in placement_asked.by_list(asked) for node in holders(wanted)}
+    machines: dict[str, Machine] = {}
+    silent: dict[str, Reason] = {}
+    for host in sorted({*asked, *holding} & set(hostvars)):
+        try:
+            machines[host], fault = _machine(host, hostvars[host], gathered)
+        except Refusal as error:
+            if host in holding:
+                raise
+            asked[host] = Reason("", str(error))
+        else:
+            if fault is not None and host in asked:
+                silent[host] = fault
+    placement_asked.check_any(asked)
+    asked = {**asked, **silent}
+    return {
+        "workspace": name,
+        "drives": [ref.name for ref in refs],
+        "differing": [{"drive": drive, "hosts": those} for drive, those in placement_asked.differing(asked)],
+        **place(asked, machines, name).to_json(),
+    }
+
+
+def _machine(name: str, variables: Mapping[str, Any], gathered: str) -> tuple[Machine, Reason | None]:
+    """Return what is known of a host, and why it cannot be a candidate if that is certain."""
     try:
-        variables = hostvars[name]
-        facts = variables.get("ansible_facts", {})
+        facts = variables.get("ansible_facts", {}).get("stowage_storage", {}).get("compact")
         topology = variables.get("stowage_topology")
+        result = (variables.get(gathered) if gathered else None) or {}
     except (AnsibleError, UndefinedError) as error:
-        raise AnsibleFilterError(f"placement: variables of {name}: {' '.join(str(error).split())}") from error
-    return machine(name, facts.get("stowage_storage", {}).get("compact"), topology)
+        raise Refusal(f"variables of {name}", " ".join(str(error).split()), "correct them") from error
+    fault = None
+    if result and "ansible_facts" not in result and not result.get("unreachable"):
+        what = " ".join(str(result.get("msg") or "no reason given").split())
+        fault = Reason("", f"machine {name} could not report its storage: {what}")
+    return machine(name, facts, topology, up=not result.get("unreachable")), fault
+
+
+class _Lists:
+    """The lists of drives that the inventory declares for hosts; equal ones are one object, checked once."""
+
+    def __init__(self, hostvars: Mapping[str, Any]) -> None:
+        self._hostvars = hostvars
+        # What is no template is what it says: templating 100 drives of 1,000 hosts takes longer than placing a run.
+        self._as_written: Callable[[str], Mapping[str, Any]] = getattr(hostvars, "raw_get", hostvars.__getitem__)
+        self._known: dict[str, Declared] = {}
+
+    def of(self, host: str) -> Declared:
+        """Return the lists of a host by workspace, or why there are none."""
+        try:
+            value = self._as_written(host).get("host_drives")
+            text = _json(value)
+            if text is None or any(mark in text for mark in _TEMPLATE):
+                value = _plain(self._hostvars[host].get("host_drives"))
+                text = _json(value) or ""
+        except (AnsibleError, UndefinedError) as error:
+            return Reason("host_drives", " ".join(str(error).split()))
+        if text not in self._known:
+            wrong = value is not None and not isinstance(value, Mapping)
+            self._known[text] = Reason("host_drives", "must be a dictionary of workspaces") if wrong else value or {}
+        return self._known[text]
+
+
+def _json(value: Any) -> str | None:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Return *value* with every template in it carried out."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 class FilterModule:

@@ -15,14 +15,15 @@ _NARROWEST = 40
 _WIDEST_NAME = 24
 _NAMED = 3
 """How many hosts of a reason are named."""
+_DIFFERING = "Given another drive of that name than most; a workspace should have one list for the site"
 
 
 def placement_table(found: Any, width: int = 68, lines: int = 20) -> list[str]:
-    """Return the lines of the table: the candidates by rank, then each reason with the hosts that it is true of.
+    """Return the lines of the table: the candidates by rank, then each kind of reason with its hosts.
 
     :param lines: how many candidates, and how many reasons, are shown at most
     """
-    if not isinstance(found, Mapping) or not {"candidates", "hosts", "refused"} <= set(found):
+    if not isinstance(found, Mapping) or not {"candidates", "hosts", "refused", "differing"} <= set(found):
         raise AnsibleFilterError("placement_table: the input must be the result of the filter stowage.host.placement")
     if not isinstance(width, int) or width < _NARROWEST:
         raise AnsibleFilterError(f"placement_table: width must be a whole number, at least {_NARROWEST}")
@@ -38,6 +39,11 @@ def placement_table(found: Any, width: int = 68, lines: int = 20) -> list[str]:
             table += _wrapped(_names(one["hosts"]), width, "  ")
             table += _wrapped(one["reason"], width, "      ")
         table += _rest(len(refused) - lines, "reason")
+    if found["differing"]:
+        table += ["", *_wrapped(_DIFFERING, width, "")]
+        for one in found["differing"]:
+            table += _wrapped(_names(one["hosts"]), width, "  ")
+            table += _wrapped(f"drive {one['drive']}", width, "      ")
     return table
 
 

@@ -129,6 +129,17 @@ def lock(dir_fd: int, name: bytes, timeout: float = 60.0) -> int:
     return fd
 
 
+def is_held(path: str) -> bool:
+    """Return whether a process holds the lock at *path*; to take it, even for a moment, could be in somebody's way."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return False
+    inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with open("/proc/locks", encoding="ascii") as lines:
+        return any(inode in line.split() for line in lines)
+
+
 def _wait(fd: int, name: str, timeout: float, kind: int = fcntl.LOCK_EX) -> None:
     deadline = time.monotonic() + timeout
     while True:

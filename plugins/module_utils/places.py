@@ -100,3 +100,8 @@ class Places:
     @property
     def host_lock(self) -> str:
         return os.path.join(self.run, "host.lock")
+
+    @property
+    def daemon_lock(self) -> str:
+        """Held by the daemon while it runs."""
+        return os.path.join(self.run, "daemon.lock")

@@ -37,6 +37,7 @@ options:
   host_name:
     description:
       - The host's name in the inventory. The folder is marked with it.
+      - Another name than the one that is recorded on the host is refused, unless that is in O(adopt_from).
     type: str
     required: true
   adopt:
@@ -153,6 +154,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.stowage.host.plugins.module_utils import host_name
 from ansible_collections.stowage.host.plugins.module_utils.data_location.adoption import adopt_names
 from ansible_collections.stowage.host.plugins.module_utils.data_location.change import Choice, choose, clear
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
@@ -178,6 +180,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         raise Refusal("data_location", "must be run as root, who alone can read owner marks", "set become: true")
     params = module.params
     places = Places()
+    host_name.check(places, params["host_name"], params["adopt_from"])
     with nullcontext() if module.check_mode else host_lock(places):
         if params["state"] == "absent":
             outcome = clear(places, params["host_name"], params["forget"], differences)

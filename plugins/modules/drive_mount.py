@@ -22,7 +22,8 @@ description:
   - A sub_path is opened without following symbolic links. In the path of a source, those are followed that root alone
     could have put there; scratch is under none at all.
   - The mounts are reserved at first. They lapse unless they are bound to the processes of the worker
-    (O(state=confirmed)), and end with these.
+    (O(state=confirmed)), and end with these. The daemon sees to both; where it is not at work, a warning says so.
+  - An option that is not of the state is refused.
 options:
   state:
     description:
@@ -50,37 +51,44 @@ options:
     type: str
   host_name:
     description:
-      - The host's name in the inventory, as sources name it. Required with O(state=prepared).
+      - The host's name in the inventory, as sources name it. Required with O(state=prepared). Another one than is
+        recorded on the host is refused.
     type: str
   datavolume_refs:
     description:
       - The drives, as a run has them in Astraeus's API, a list of dictionaries of C(name), C(mount_path), C(sub_path),
         C(mode) (V(ReadOnly), V(ReadWrite)) and C(source_index). What is left out, the drive's source says.
       - Or a text, C(name) or C(name:/mount/path), comma-separated. Without a path, a drive is at C(/data/<name>).
-      - Required with O(state=prepared); an empty list is a worker without drives.
+      - Required with O(state=prepared). An empty list is a worker without drives, and releases those that it has. A
+        blank text is refused.
     type: raw
   confirm_within:
     description:
-      - For how many seconds the mounts are reserved. The same again begins anew.
+      - For how many seconds the mounts are reserved, 3600 when left out. The same again begins anew. Only with
+        O(state=prepared).
     type: int
-    default: 3600
   cgroup:
     description:
       - The cgroup of the worker, as a path below C(/sys/fs/cgroup) or as in C(/proc/PID/cgroup). Only with
         O(state=confirmed).
+      - One that holds those of many, such as C(/system.slice) or C(/init.scope), is refused, because the lease would
+        not end with the worker.
     type: str
-    default: ""
   pid:
     description:
       - A process that lives as long as the worker, as the host numbers it. Only with O(state=confirmed).
+      - The host's first process and those of the kernel are refused.
     type: int
-    default: 0
   timeout:
     description:
       - How many seconds to wait, for drives that are being filled or mounted from elsewhere (O(state=prepared)), or for
-        what still uses a mount (O(state=released)).
+        what still uses a mount (O(state=released)). Not at all when left out.
     type: int
-    default: 0
+  force:
+    description:
+      - Release mounts although the process or cgroup that they are bound to is still there. What the kernel shows to be
+        in use is refused all the same. Only with O(state=released).
+    type: bool
 extends_documentation_fragment:
   - stowage.host.attributes
 attributes:
@@ -131,6 +139,12 @@ EXAMPLES = r"""
     run: finetune-3
     state: released
     timeout: 30
+
+- name: Release them although what they are bound to goes on
+  stowage.host.drive_mount:
+    run: finetune-3
+    state: released
+    force: true
 """
 
 RETURN = r"""
@@ -143,6 +157,7 @@ actions:
 mounts:
   description:
     - The mounts that the worker is to be given, in the order of the drives. Empty as long as something is waited for.
+    - In check mode they are those that it would be given, and not there.
   returned: success, with O(state=prepared)
   type: list
   elements: dict
@@ -202,10 +217,12 @@ used_by:
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.stowage.host.plugins.module_utils import host_name
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.drives import refs as drive_refs
 from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_name
@@ -216,8 +233,26 @@ from ansible_collections.stowage.host.plugins.module_utils.runs import mounts as
 from ansible_collections.stowage.host.plugins.module_utils.runs import pins
 from ansible_collections.stowage.host.plugins.module_utils.runs import renderings as mount_renderings
 from ansible_collections.stowage.host.plugins.module_utils.runs.mounts import Preparation, Worker
+from ansible_collections.stowage.host.plugins.module_utils.services import daemon_cycle
 
 _PAUSE_S = 2.0
+_CONFIRM_WITHIN_S = 3600
+_NO_DAEMON = (
+    "stowaged is not at work on this host: no reservation lapses, no lease ends by itself and no copy is evicted until"
+    " it is; roll the daemon out, or start it"
+)
+
+_OF_STATE = {
+    "workspace": "prepared",
+    "host_name": "prepared",
+    "datavolume_refs": "prepared",
+    "confirm_within": "prepared",
+    "cgroup": "confirmed",
+    "pid": "confirmed",
+    "timeout": "prepared released",
+    "force": "released",
+}
+"""The options that belong to some states only."""
 
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["prepared", "confirmed", "released"], "default": "prepared"},
@@ -226,10 +261,11 @@ ARGUMENT_SPEC = {
     "workspace": {"type": "str"},
     "host_name": {"type": "str"},
     "datavolume_refs": {"type": "raw"},
-    "confirm_within": {"type": "int", "default": 3600},
-    "cgroup": {"type": "str", "default": ""},
-    "pid": {"type": "int", "default": 0},
-    "timeout": {"type": "int", "default": 0},
+    "confirm_within": {"type": "int"},
+    "cgroup": {"type": "str"},
+    "pid": {"type": "int"},
+    "timeout": {"type": "int"},
+    "force": {"type": "bool"},
 }
 
 
@@ -237,27 +273,41 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     if os.geteuid() != 0:
         raise Refusal("drive_mount", "must be run as root, who alone can mount", "set become: true")
     params = module.params
+    state = params["state"]
+    _check_of_state(params, state)
     places = Places()
     worker = Worker.of(params["run"], params["worker"])
-    if params["timeout"] < 0:
+    timeout = params["timeout"] or 0
+    if timeout < 0:
         raise Refusal("timeout", "must not be below 0")
-    if params["state"] == "confirmed":
-        run_mounts.confirm(places, worker, params["cgroup"], params["pid"], differences)
+    if state == "released":
+        run_mounts.release(places, worker, differences, timeout, force=bool(params["force"]))
         return {}
-    for name in ("cgroup", "pid"):
-        if params[name]:
-            raise Refusal(name, f"binds what is prepared, and state is {params['state']}", "set state: confirmed")
-    if params["state"] == "released":
-        run_mounts.release(places, worker, differences, params["timeout"])
+    if not daemon_cycle.is_at_work(places):
+        module.warn(
+            "stowaged is not at work on this host: until it is, no reservation lapses and no lease ends by itself"
+        )
+    if state == "confirmed":
+        run_mounts.confirm(places, worker, params["cgroup"] or "", params["pid"] or 0, differences)
         return {}
-    return _prepare(module, places, worker, differences)
+    return _prepare(module, places, worker, timeout, differences)
 
 
-def _prepare(module: AnsibleModule, places: Places, worker: Worker, differences: Differences) -> dict[str, Any]:
+def _check_of_state(params: Mapping[str, Any], state: str) -> None:
+    wrong = [name for name, states in _OF_STATE.items() if params[name] is not None and state not in states.split()]
+    if wrong:
+        verb = "is" if len(wrong) == 1 else "are"
+        raise Refusal(", ".join(wrong), f"{verb} not for state {state}", "take it out, or set the state that is meant")
+
+
+def _prepare(
+    module: AnsibleModule, places: Places, worker: Worker, timeout: int, differences: Differences
+) -> dict[str, Any]:
     params = module.params
     if not worker.name:
         raise Refusal("worker", "is required to prepare drives", "name the worker of the run")
-    if params["confirm_within"] <= 0:
+    seconds = _CONFIRM_WITHIN_S if params["confirm_within"] is None else params["confirm_within"]
+    if seconds <= 0:
         raise Refusal("confirm_within", "must be above 0")
 
     def start(unit: str) -> None:
@@ -266,11 +316,13 @@ def _prepare(module: AnsibleModule, places: Places, worker: Worker, differences:
             raise StowageError(f"{unit}: {' '.join(error.split())}; see systemctl status {unit}")
 
     workspace = check_name(params["workspace"], "workspace")
+    host_name.check(places, params["host_name"])
+    host_name.check_declared(places, workspace, params["host_name"])
     refs = drive_refs.read(params["datavolume_refs"])
-    end = time.monotonic() + params["timeout"]
+    end = time.monotonic() + timeout
     while True:
         preparation = Preparation.of(places, params["host_name"], workspace, worker, refs, start)
-        outcome = preparation.run(params["confirm_within"], differences)
+        outcome = preparation.run(seconds, differences)
         left = end - time.monotonic()
         if not outcome.waiting or left <= 0 or module.check_mode:
             break

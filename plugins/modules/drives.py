@@ -26,6 +26,8 @@ description:
   - The directory of a source on this host is made, and gets its owner and mode, where C(spec.permissions) says so. A
     source on a shared filesystem is left to the host that is named in its C(node).
   - A drive that live workers on this host use is not deleted unless it is forced.
+  - What Astraeus's API accepts and does nothing where it is set, such as C(idle_ttl_seconds) of a drive without copies,
+    is accepted with a warning.
 options:
   workspaces:
     description:
@@ -45,9 +47,16 @@ options:
     required: true
   host_name:
     description:
-      - The host's name in the inventory, as sources name it.
+      - The host's name in the inventory, as sources name it. Another one than is recorded on the host is refused.
     type: str
     required: true
+  adopt_from:
+    description:
+      - The name that the host had before, when it was renamed. Without effect afterwards.
+      - Where the host has a data location, that is taken over first, with the same option of
+        M(stowage.host.data_location).
+    type: str
+    default: ""
   machines:
     description:
       - The names of all hosts. A source that names another one is refused; without the list any name is accepted.
@@ -164,6 +173,19 @@ used_by:
   sample:
     vision:
       hf-cache: [finetune-1/w0]
+unread:
+  description: Why leases could not be read. Who uses the drives that are deleted is unknown then.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+kinds:
+  description: What the drives that are deleted were, where this host knows it, by workspace and drive.
+  returned: success
+  type: dict
+  sample:
+    vision:
+      hf-cache: a drive kept on the machines' data locations
 unknown:
   description: The names of the tombstones of drives that this host never knew and has nothing of, by workspace.
   returned: success
@@ -199,10 +221,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.stowage.host.plugins.module_utils import host_name
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.drives import grants
 from ansible_collections.stowage.host.plugins.module_utils.drives import host as drives_host
-from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_lists, hidden
+from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_lists, hidden, without_effect
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
@@ -211,6 +234,7 @@ from ansible_collections.stowage.host.plugins.module_utils.places import Places
 ARGUMENT_SPEC = {
     "workspaces": {"type": "list", "elements": "raw", "required": True},
     "host_name": {"type": "str", "required": True},
+    "adopt_from": {"type": "str", "default": ""},
     "machines": {"type": "list", "elements": "str"},
     "host_paths": {"type": "dict"},
     "managed_by": {"type": "str", "default": ""},
@@ -223,6 +247,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     params = module.params
     workspaces, params["workspaces"] = params["workspaces"], hidden(params["workspaces"])  # Ansible shows what is there
     places = Places()
+    host_name.check(places, params["host_name"], params["adopt_from"])
     machines = set(params["machines"]) if params["machines"] is not None else None
     lists = check_lists(workspaces, machines)
     host_paths = None
@@ -232,12 +257,14 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         host_paths = grants.check_host_paths(params["host_paths"], lists)
     with nullcontext() if module.check_mode else host_lock(places):
         outcome = drives_host.declare(places, params["host_name"], lists, params["managed_by"], differences, host_paths)
-    for warning in outcome.warnings:
+    for warning in [*without_effect(lists), *outcome.warnings]:
         module.warn(warning)
     return {
         "drives": outcome.names(absent=False),
         "deleting": outcome.deleting(),
         "used_by": {name: outcome.users(name) for name in lists},
+        "unread": list(outcome.unread),
+        "kinds": outcome.kinds(),
         "unknown": {name: [one.name for one in outcome.unknown if one.workspace == name] for name in lists},
         "unseen": [str(error) for error in outcome.holdings.unseen],
         "orphans": [{"name": orphan.copy_name, "path": orphan.path} for orphan in outcome.orphans],

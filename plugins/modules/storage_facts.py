@@ -591,10 +591,11 @@ ansible_facts:
             removed: {full: 3}
             removed_bytes: 320000000000
         daemon:
-          description: Whether the daemon is installed, and how long ago it ended a cycle (null when it has not).
+          description:
+            - Whether the daemon is installed and runs, and how long ago it ended a cycle (null when it has not).
           returned: always
           type: dict
-          sample: {installed: true, last_cycle_age_s: 4.2}
+          sample: {installed: true, running: true, last_cycle_age_s: 4.2}
         problems:
           description: What could not be read or is not as it was declared, one line each.
           returned: always

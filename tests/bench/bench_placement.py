@@ -78,7 +78,7 @@ def placed(hosts: Mapping[str, Any]) -> Placement:
     """What the filter does, from what it is given."""
     wanted = drive_refs.resolve(drive_refs.read(REFS), check_drives(declared()))
     known = {name: machine(name, found, topology(number)) for number, (name, found) in enumerate(hosts.items())}
-    return place(hosts, known, "ml", wanted)
+    return place(dict.fromkeys(hosts, wanted), known, "ml")
 
 
 def whole(number: int) -> tuple[float, float]:

@@ -55,9 +55,9 @@ class RunLab(Lab):
         found = Differences() if differences is None else differences
         return self.preparation(refs, worker, run).run(seconds, found)
 
-    def release(self, worker: str = "", run: str = "r1", timeout_s: float = 0) -> Differences:
+    def release(self, worker: str = "", run: str = "r1", timeout_s: float = 0, *, force: bool = False) -> Differences:
         differences = Differences()
-        run_mounts.release(self.places, Worker.of(run, worker), differences, timeout_s)
+        run_mounts.release(self.places, Worker.of(run, worker), differences, timeout_s, force=force)
         return differences
 
     def pinned(self) -> list[str]:

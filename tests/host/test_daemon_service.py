@@ -695,6 +695,7 @@ def test_what_it_writes_can_be_read_whatever_the_umask_is(
     finally:
         os.umask(before)
     wait_for(lambda: events.read(daemon.places) and daemon.state("evictions")["removed"])
+    daemon.stop()  # nothing is half written then
     modes = {path: path.stat().st_mode & 0o777 for path in (daemon_var, *daemon_var.rglob("*"))}
     assert set(modes.values()) == {0o755, 0o644}, modes
     state = Path(daemon.places.state_dir)

@@ -82,7 +82,8 @@ def test_a_drive_in_use_is_deleted_by_force_only(lab: Lab) -> None:
     with pytest.raises(Refusal) as refused:
         declare(lab, tombstone)
     assert str(refused.value) == (
-        "DATAVOLUME_IN_USE: drive a is used by 1 live worker(s); end their runs on this host (r/w0), or set force"
+        "DATAVOLUME_IN_USE: drive a is used by 1 live worker(s);"
+        " end their runs on this host (r/w0), or set force: true beside state: absent"
     )
     lease(lab)  # it is still there
     outcome = declare(lab, {**tombstone, "force": True})
@@ -338,7 +339,7 @@ def test_leases_of_what_is_deleted_by_force_are_let_go(lab: Lab, start: Callable
     wait_for(ended.exists, 30)  # on which the service manager starts this:
     assert daemon.command("lease", "expire").stdout == "pin r/1: released, its drive was deleted by force\n"
     assert not os.path.exists(pin.path(lab.places))
-    wait_for(lambda: lab.names() == [], 90)
+    wait_for(lambda: lab.names() == [], 10)
 
 
 def test_why_a_deleted_drive_s_copy_waits_is_told(lab: Lab, start: Callable[..., Daemon]) -> None:

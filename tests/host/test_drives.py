@@ -1,18 +1,22 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From declared drives to leases of their copies: on a host installed anew, and when a drive is made again."""
+"""From declared drives to leases of their copies: on a host installed anew, and when a drive is made again.
+
+The host has no disk but the test's, and a name of its own: it finds nothing that other tests have on this machine.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stowage_core import claims, records
+from stowage_core import claims, mounts, records
 from stowage_core.data_location import change as data_location_change
 from stowage_core.data_location import locations as data_locations
 from stowage_core.data_location.change import Choice
@@ -23,12 +27,15 @@ from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal
 from stowage_core.eviction import evict as eviction
 from stowage_core.eviction.plan import Settings
-from stowage_core.mark_search import Search
+from stowage_core.mark_search import Search, find_marks
 from stowage_core.places import Places
 from stowage_core.runs import pins
 
 HF_CACHE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "spec": {"sources": [{"node_scope": "placed"}]}}
 TOMBSTONE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "state": "absent"}
+
+
+HOST = f"gpu-{uuid.uuid4()}"
 
 
 class Host:
@@ -39,12 +46,12 @@ class Host:
         self.path = path
 
     def choose(self, **choice: Any) -> None:
-        wanted = Choice(path=str(self.path), max_bytes=0, host="gpu-01", **choice)
+        wanted = Choice(path=str(self.path), max_bytes=0, host=HOST, **choice)
         data_location_change.choose(self.places, wanted, Differences())
 
     def declare(self, *drives: dict[str, Any]) -> drives_host.Outcome:
         lists = check_lists([{"name": "vision", "drives": list(drives)}])
-        return drives_host.declare(self.places, "gpu-01", lists, "", Differences())
+        return drives_host.declare(self.places, HOST, lists, "", Differences())
 
     @property
     def identity(self) -> str:
@@ -69,7 +76,9 @@ class Host:
 
 
 @pytest.fixture
-def host(disk: Path, tmp_path: Path) -> Iterator[Host]:
+def host(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    own = mounts.of_path(str(disk), mounts.read()).point
+    monkeypatch.setattr(claims, "find_marks", lambda table: find_marks([one for one in table if one.point == own]))
     made = Host(Places.under(str(tmp_path)), disk / "stowage")
     records.write(made.places.claims_json, {"claims": {}})  # not lost: otherwise all disks are searched for marks
     made.choose()

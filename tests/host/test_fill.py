@@ -283,6 +283,54 @@ def test_a_drive_that_is_deleted_meanwhile_is_not_filled_to_the_end(lab: Lab) ->
     assert "is to be deleted" in told(lab)[1][1]
 
 
+# -- Between tries
+
+
+def test_between_tries_nothing_is_held_and_no_room_is_taken(
+    small_disk: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = small_disk("ext4", 64 << 20)
+    lab = Lab(disk.path, tmp_path)
+    lab.declare("ml.a", fill=TEMPLATE, size_hint_bytes=1_000_000)
+    reserved: list[tuple[float, int]] = []
+
+    def pause(until: float) -> None:
+        (record,) = fills.load_all(lab.places)
+        assert record.at_work and until == record.next_try
+        reserved.append((round(until - time.time()), fills.reserved_bytes(lab.places, lab.location)))
+        disk.unmount()  # fails when anything of it is held
+        if record.failures == 2:
+            return  # it is away at the next try
+        disk.mount()
+
+    def mounts_again(until: float) -> None:
+        if not os.path.ismount(disk.path):
+            disk.mount()
+        else:
+            pause(until)
+
+    monkeypatch.setattr(fill, "_pause", mounts_again)
+    assert run(lab, Engine(writes(status=1), writes(status=1), writes(MARKER)), (10.0, 90.0, 270.0))
+    assert reserved == [(10, 1_000_000), (90, 0)] and fills.load_all(lab.places) == []
+    failed = [message for reason, message in told(lab) if reason == "FillFailed"]
+    assert failed[:2] == ["Fill failed on gpu-01: exit status 1: last words"] * 2
+    assert failed[2].startswith(f"Fill failed on gpu-01: data location {lab.path}: cannot be opened (no such file")
+    assert look(lab).usable
+
+
+def test_a_try_is_made_in_the_data_location_that_there_is_then(
+    lab: Lab, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.declare("ml.a", fill=TEMPLATE)
+    (disk / "other").mkdir()
+    other = Lab(disk / "other", Path(lab.places.etc[: -len("/etc/stowage")]))
+    monkeypatch.setattr(
+        fill, "_pause", lambda _until: records.write(lab.places.data_location_json, other.location.to_json())
+    )
+    assert run(lab, Engine(writes(status=1), writes(MARKER)), (0.0,))
+    assert lab.names() == [] and (other.at("ml.a") / MARKER).exists()
+
+
 # -- What was there before
 
 

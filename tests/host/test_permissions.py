@@ -417,6 +417,49 @@ def workers(host: Host) -> Path:
     return path
 
 
+@pytest.mark.parametrize("recursive", [False, True])
+def test_what_a_worker_can_have_put_there_is_not_given_to_it(host: Host, workers: Path, recursive: bool) -> None:
+    """It moves a directory of root's, which it may not even enter, to the name of the drive's source."""
+    mine, declared = workers / "mine", {"apply": True, "owner_uid": 1000, "recursive": recursive}
+    mine.mkdir()
+    os.chown(mine, 1000, -1)
+    host.declare(mine, **declared, dir_mode="0750")
+    mine.rename(workers / "away")
+    (workers / "secret").rename(mine)
+    rule = (
+        f"drive vision/d: its source {mine}, which is user 0's, is to have another owner, and others could have put it"
+        f" there, who may write {workers}; look at it, and chown it yourself; or let root alone write {workers}"
+    )
+    for attempt in (
+        lambda: host.declare(mine, **declared),
+        lambda: permissions.prepared_source(host.places, host.drive, 0).__enter__(),
+    ):
+        with pytest.raises(Refusal) as refused:
+            attempt()
+        assert str(refused.value) == rule
+    assert owner(mine) == owner(mine / "file") == (0, 0)
+    # Its own it may have given to whomever, and root's is given where root alone can have put it.
+    os.chown(mine, 1000, -1)
+    host.declare(mine, apply=True, owner_uid=1001)
+    os.chown(workers, 0, 0)
+    host.declare(mine, apply=True, owner_uid=1002)
+    for mode, given in ((0o1777, True), (0o777, False), (0o775, False)):
+        os.chown(mine, 0, -1)
+        workers.chmod(mode)
+        if given:
+            host.declare(mine, **declared)
+        else:
+            with pytest.raises(Refusal, match=f"others could have put it there, who may write {workers};"):
+                host.declare(mine, **declared)
+
+
+def test_whoever_may_write_further_up_can_have_put_it_there_too(host: Host, workers: Path) -> None:
+    inner = workers / "secret" / "inner"
+    inner.mkdir()
+    with pytest.raises(Refusal, match=f"which is user 0's, .* who may write {workers};"):
+        host.declare(inner, apply=True, owner_uid=1000)
+
+
 def make_new(host: Host, path: Path) -> None:
     spec = {"sources": [{"node_scope": "local-any", "path": str(path)}], "permissions": NEW}
     entries = check_drives([{"metadata": {"name": "d"}, "spec": spec}])

@@ -574,6 +574,31 @@ def test_release_waits(lab: RunLab) -> None:
     assert lab.pinned() == []
 
 
+def test_a_lease_whose_holder_goes_on_is_let_go_by_force(lab: RunLab) -> None:
+    found = lab.prepare(all_kinds(lab))
+    lab.prepare(refs("cache"), "w1")
+    with process("ready()") as holder:
+        for worker in ("w0", "w1"):
+            run_mounts.confirm(lab.places, Worker.of("r1", worker), "", holder.pid, Differences())
+        with process("os.chdir(copy); ready()", found.mounts[0]["source"]) as user:
+            with pytest.raises(Refusal) as error:
+                lab.release("w0", force=True)
+            who = holders.described(user.pid)
+            assert str(error.value) == (
+                f"worker w0 of run r1: drive cache at /cache is still used by {who}; end that first"
+            )
+            assert len(lab.pinned()) == 4, "the kernel has the last word"
+        with pytest.raises(Refusal, match=f"is still used by process {holder.pid}"):
+            lab.release("w0")
+        predicted = Differences(True)
+        run_mounts.release(lab.places, Worker.of("r1", "w0"), predicted, force=True)
+        done = lab.release("w0", force=True)
+        despite = f", although it is held by {holders.described(holder.pid)}"
+        assert done.actions[0] == f"unmount drive cache at /cache{despite}" and len(done.actions) == 3
+        assert (predicted.diff(), predicted.actions) == (done.diff(), done.actions)
+        assert [pin.held_by for pin in pins.all_pins(lab.places)] == ["r1/w1"], "the others have their drives"
+
+
 def test_a_damaged_record_goes_with_its_run(lab: RunLab) -> None:
     lab.prepare(all_kinds(lab))
     Path(lab.places.pins_dir, "r1", "2.json").write_text("{")
@@ -602,8 +627,13 @@ def test_the_command(lab: RunLab, capsys: pytest.CaptureFixture[str]) -> None:
         assert stowage("confirm", "slurm-7", "--pid", str(child.pid)) == (0, "")
         refused_by = f"drive cache is still used by process {child.pid} (sleep)"
         assert refused_by in stowage("release", "slurm-7", "--wait", "0.1")[1]
+        assert refused_by in stowage("release", "slurm-7", "1")[1]
+        assert stowage("release", "slurm-7", "9")[1].endswith(
+            "lease slurm-7/9: there is no such lease; see stowage lease list"
+        )
         listed = stowage("list")[1].split("\n")
         assert len(listed) == 4 and "ml/imagenet" in listed[3] and "held" in listed[3]
+        assert stowage("release", "slurm-7", "3", "--force") == (0, "") and len(lab.pinned()) == 2
     finally:
         child.kill()
         child.wait()

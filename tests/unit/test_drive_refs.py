@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -25,8 +26,6 @@ def declared(name: str = "imagenet", *sources: dict[str, Any], **entry: Any) -> 
 @pytest.mark.parametrize(
     ("text", "refs"),
     [
-        ("", []),
-        (" , ", []),
         ("imagenet", [DriveRef("imagenet", "/data/imagenet")]),
         ("imagenet:/data", [DriveRef("imagenet", "/data")]),
         (
@@ -50,13 +49,19 @@ REFS = [
 ]
 
 
-def test_the_form_of_a_run() -> None:
-    assert read(REFS) == [
+@pytest.mark.parametrize("value", [REFS, json.dumps(REFS), f"\n {json.dumps(REFS, indent=1)}\n"])
+def test_the_form_of_a_run(value: Any) -> None:
+    assert read(value) == [
         DriveRef("imagenet", "/data", mode="ReadOnly"),
         DriveRef("lustre-ckpt"),
         DriveRef("hf-cache", "/hf", "models/llama", "ReadWrite", 2),
         DriveRef("a"),
     ]
+
+
+@pytest.mark.parametrize("value", [[], "[]", " [ ] "])
+def test_an_empty_list_is_no_drive(value: Any) -> None:
+    assert read(value) == []
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,19 @@ def test_the_form_of_a_run() -> None:
         ("imagenet:/", "Invalid task: data volume imagenet: mount_path: must not be the root directory"),
         (":/data", "Invalid task: data volume: '' is not a name; "),
         ("ml.imagenet", "Invalid task: data volume: 'ml.imagenet' is not a name; "),
+        ("", "Invalid task: datavolume_refs '' name no drive; name the drives, as name or name:/mount/path, comma-"),
+        ("\t", "Invalid task: datavolume_refs '\\t' name no drive; "),
+        (" ,, ", "Invalid task: datavolume_refs ' ,, ' name no drive; "),
         (None, "Invalid task: datavolume_refs must be a list"),
+        ('{"name": "imagenet"}', "Invalid task: datavolume_refs must be a list"),
+        ('["imagenet"]', "Invalid task: datavolume_refs[0] must be a dictionary with the name of a drive"),
+        (
+            "[{'name': 'imagenet'}]",
+            "Invalid task: datavolume_refs begin as JSON, and are none (Expecting property name enclosed in double "
+            'quotes: line 1 column 3 (char 2)); write [{"name": "imagenet"}], or imagenet:/mount/path, comma-separated',
+        ),
+        ("[imagenet", "Invalid task: datavolume_refs begin as JSON, and are none ("),
+        ("[" * 100_000, "Invalid task: datavolume_refs begin as JSON, and are none ("),
         ({"name": "a"}, "Invalid task: datavolume_refs must be a list"),
         (["a"], "Invalid task: datavolume_refs[0] must be a dictionary with the name of a drive"),
         ([{}], "Invalid task: datavolume_refs[0]: data volume: null is not a name; "),
@@ -169,7 +186,7 @@ PARTS = st.from_regex(r"[a-z_:][a-z0-9._:-]{0,10}", fullmatch=True)
 PATHS = st.lists(PARTS, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
 
 
-@given(st.lists(st.builds(DriveRef, NAMES, PATHS), max_size=5))
+@given(st.lists(st.builds(DriveRef, NAMES, PATHS), min_size=1, max_size=5))
 def test_the_short_form_says_what_it_is_given(refs: list[DriveRef]) -> None:
     assert parse(",".join(f"{ref.name}:{ref.mount_path}" for ref in refs)) == refs
 

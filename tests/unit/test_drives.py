@@ -356,6 +356,23 @@ REFUSED: list[tuple[Any, str]] = [
             "a//b",
         )
     ),
+    *(
+        (
+            drive(PLACED, fill={"template": {"image": "x", name: ["y"]}}),
+            f"spec.fill.template.{name}: unknown field; did you mean {meant}?",
+        )
+        for name, meant in (
+            ("Image", "image"),
+            ("cmd", "command"),
+            ("commands", "command"),
+            ("entrypoint", "command"),
+            ("arguments", "args"),
+            ("envs", "env"),
+            ("Environment", "env"),
+            ("datavolumes", "datavolume_refs"),
+            ("external_access", "external_accesses"),
+        )
+    ),
     (
         drive(PLACED, fill={"template": {"image": "x", "env": {"A=B": "c"}}}),
         "spec.fill.template.env: 'A=B' cannot name a variable; letters, digits and underscores can",
@@ -417,11 +434,73 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("source", [PLACED, SHARED, SCRATCH])
-@pytest.mark.parametrize("transport", drives.TRANSPORTS)
-def test_a_transport_is_accepted_where_it_has_no_effect(source: dict[str, Any], transport: str) -> None:
-    (entry,) = check_drives([drive(source, transport=transport)])
-    assert entry["spec"]["transport"] == transport
+def idle(body: dict[str, Any]) -> list[str]:
+    lists = check_lists([{"name": "vision", "drives": [body]}])
+    told = drives.without_effect(lists)
+    shown = "workspace vision: drive imagenet: "
+    assert all(one.startswith(shown) for one in told)
+    return [one[len(shown) :] for one in told]
+
+
+def does_nothing_for(kind: str) -> str:
+    return f"does nothing for {kind}: it says how other machines reach a drive on one machine; leave it out"
+
+
+UNUSED_OWNER = "do nothing without create or apply: nothing is made, and what is there stays"
+UNUSED_TTL = "which has no copies that could go; leave it out"
+IDLE = [
+    (drive(PLACED, transport="TCP"), "spec.transport: TCP " + does_nothing_for(drives._KINDS["placed"])),
+    (drive(SHARED, transport="RDMA"), "spec.transport: RDMA " + does_nothing_for("a shared filesystem")),
+    (drive(SCRATCH, transport="Local"), "spec.transport: Local " + does_nothing_for("scratch on each machine")),
+    (
+        drive(ON_ONE, idle_ttl_seconds=1),
+        f"spec.idle_ttl_seconds: does nothing for a drive on one machine, {UNUSED_TTL}",
+    ),
+    (drive(SHARED, idle_ttl_seconds=1), f"spec.idle_ttl_seconds: does nothing for a shared filesystem, {UNUSED_TTL}"),
+    (
+        drive(SCRATCH, idle_ttl_seconds=1),
+        f"spec.idle_ttl_seconds: does nothing for scratch on each machine, {UNUSED_TTL}",
+    ),
+    (
+        drive(SCRATCH, permissions={"create": True, "owner_uid": 7, "recursive": True}),
+        "spec.permissions.recursive: does nothing without apply; set apply: true too, or leave it out",
+    ),
+    (
+        drive(PLACED, permissions={"apply": True}),
+        "spec.permissions.apply: does nothing without owner_uid, owner_gid or dir_mode; set one, or leave it out",
+    ),
+    (
+        drive(ON_ONE, SHARED, permissions={"owner_uid": 0, "dir_mode": "0750"}),
+        f"spec.permissions: owner_uid, dir_mode {UNUSED_OWNER}",
+    ),
+    (
+        drive(PLACED, fill={"template": {"image": "x", "requested_resources": {"cpu_cores": 2}, "env_from": []}}),
+        "spec.fill.template: env_from, requested_resources: kept, and does nothing in a fill",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "told"), IDLE, ids=[told[:60] for _body, told in IDLE])
+def test_what_is_accepted_and_does_nothing_is_told(body: dict[str, Any], told: str) -> None:
+    assert idle(body) == [told]
+    assert idle({**body, "state": "absent"}) == [], "a tombstone's spec is only what it was"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(body for body, _spec in BODIES),
+        drive(PLACED, permissions={"owner_uid": 7, "dir_mode": "0700"}),  # of the copies
+        drive(SCRATCH, permissions={"owner_uid": 7}),
+        drive(SHARED, permissions={"create": True, "owner_gid": 0}),
+        drive(ON_ONE, permissions={"apply": True, "owner_gid": 0, "recursive": True}),
+        drive(ON_ONE, SCRATCH, transport="TCP"),
+        drive(PLACED, fill={"template": {"image": "x", "env": {"A": "b"}, "datavolume_refs": [], "work_dir": None}}),
+        {"metadata": {"name": "imagenet"}, "state": "absent"},
+    ],
+)
+def test_nothing_is_told_of_what_acts(body: dict[str, Any]) -> None:
+    assert idle(body) == []
 
 
 def test_a_fill_s_template_is_kept_as_it_was_given() -> None:
@@ -591,6 +670,13 @@ def test_the_variables_of_a_fill_are_hidden() -> None:
         {"name": "ml", "drives": [filled(TOKEN="***")]}
     ]
     assert drives.hidden({"env": "hf_1"}) == {"env": "***"}
+    for misspelt in ("Env", "envs", "environment"):
+        assert drives.hidden({misspelt: {"TOKEN": "hf_1"}}) == {misspelt: {"TOKEN": "***"}}
+
+
+def test_labels_are_never_hidden() -> None:
+    labels = {"labels": {"env": "prod", "environment": "eu"}}
+    assert drives.hidden(labels, {"labels": {"env": "test"}}) == labels
 
 
 def test_that_a_variable_of_a_fill_changed_is_told_and_not_its_value() -> None:

@@ -231,9 +231,7 @@ WAITS = {"ml.a": "held by pin r/1"}
         (DELETING, {}, Outcome(removed=1), 0.0),
         (DELETING, {}, Outcome(waiting=WAITS), RETRY_S),
         (DELETING, {}, Outcome(waiting=WAITS, kept=1), KEPT_S),
-        (DELETING, {"forced": True}, Outcome(waiting=WAITS, kept=1), RETRY_S),
         (DELETING, {"former": True}, Outcome(), KEPT_S),
-        (DELETING, {"former": True, "forced": True}, Outcome(), KEPT_S),
     ],
 )
 def test_when_it_is_tried_again(decision: Decision, seen: dict[str, Any], outcome: Outcome, wait: float) -> None:
@@ -247,6 +245,24 @@ def test_why_copies_of_deleted_drives_wait() -> None:
     assert known.waiting == WAITS and blocked(known) == ("", "")
     assert observed(seen, known).waiting == WAITS
     assert observed(replace(seen, deleted=False), known).waiting == {}
+
+
+def test_what_is_deleted_is_tried_again_as_soon_as_a_lease_on_it_has_ended() -> None:
+    both, one = (replace(SEEN, deleted=True, held=frozenset(names)) for names in ({"ml.a", "ml.b"}, {"ml.a"}))
+    kept = Outcome(waiting={"ml.a": "held by pin r/1", "ml.b": "held by pin r/2"}, kept=2)
+    began = observed(both, KNOWN)
+    known = ended(both, began, DELETING, kept, NOW)
+    assert decide(both, observed(both, known), NOW + 1).action == WAIT, "nothing has changed"
+    assert decide(one, observed(one, known), NOW + 1).parts == {DELETED}
+    # It ended while the work was under way, which had found it held.
+    known = ended(both, observed(replace(one, busy=True), began), DELETING, kept, NOW)
+    assert decide(one, observed(one, known), NOW + 1).parts == {DELETED}
+    known = ended(one, observed(one, known), DELETING, kept, NOW + 1)
+    assert decide(one, observed(one, known), NOW + 2).action == WAIT, "once"
+    # Room is not tried for again: what was in its way may be much else.
+    pressed = replace(PRESSED, deleted=True)
+    known = replace(KNOWN, due={**QUIET, ROOM: LATER, DELETED: LATER}, held=frozenset({"ml.a"}))
+    assert observed(pressed, known).due == {**QUIET, ROOM: LATER}
 
 
 def test_what_lies_aside_is_looked_after_again() -> None:
@@ -313,7 +329,7 @@ OUTCOMES = st.sampled_from(
         below_stop=st.just(True),
         over_limit=st.booleans(),
         deleted=st.booleans(),
-        forced=st.booleans(),
+        held=st.sampled_from([frozenset(), frozenset({"ml.a"})]),
         expired=st.booleans(),
     ),
     st.lists(OUTCOMES, min_size=1, max_size=5),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,16 +101,24 @@ def test_a_damaged_record_is_an_error(places: Places, text: str) -> None:
         ({"written_bytes": 400}, 600),
         ({"written_bytes": 4000}, 0),
         ({"size_hint_bytes": 0}, 0),
-        ({"state": fills.FAILED}, 1000),  # it waits to try again
+        ({"state": fills.FAILED, "next_try": 5000.0 + 31}, 0),  # it waits to try again
+        ({"state": fills.FAILED, "next_try": 5000.0 + 29}, 1000),  # and is about to
+        ({"state": fills.FAILED, "next_try": 4000.0}, 1000),
+        ({"state": fills.FAILED, "next_try": 4000.0, "pid": 0}, 0),
+        ({"state": fills.FAILED, "next_try": 5600.0, "pid": 0, "given_up": True}, 0),
         ({"pid": NOBODY}, 0),
         ({"pid_start": 1}, 0),
         ({"pid": 0}, 0),
         ({"location": "an earlier one"}, 0),
     ],
 )
-def test_what_a_fill_reserves(places: Places, changes: dict[str, Any], reserved: int) -> None:
+def test_what_a_fill_reserves(
+    places: Places, changes: dict[str, Any], reserved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 5000.0)
     fills.write(places, record(**changes))
     assert fills.reserved_bytes(places, LOCATION) == reserved
+    assert (reserved > 0) <= (list(fills.under_way(places, LOCATION)) == ["ml.llama"])
     seen = Fillings(places, print)
     seen.look()
     assert seen.reserved_bytes(LOCATION) == reserved

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -93,7 +94,7 @@ def test_a_bare_host(host: Host) -> None:
         "network_exports": [],
         "leases": [],
         "eviction": None,
-        "daemon": {"installed": False, "last_cycle_age_s": None},
+        "daemon": {"installed": False, "running": False, "last_cycle_age_s": None},
     }
     assert problems == []
 
@@ -279,7 +280,11 @@ def test_leases_and_the_daemon(host: Host) -> None:
     host.put(drive_records.record_path(host.places, "ml"), {"workspace": "ml", "host": "gpu-01", "drives": drives})
     host.put(f"{host.places.state_dir}/cycle.json", {"time": time.time() - 7})
     (host.root / "stowaged.service").touch()
-    report, problems = host.read()
+    Path(host.places.daemon_lock).touch()
+    assert host.read()[0]["daemon"]["running"] is False
+    with open(host.places.daemon_lock) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        report, problems = host.read()
     one, two = report["leases"]
     assert 0 < one.pop("left_s") <= 60 and two["left_s"] == 0, "in no clock's time"
     duration = {"state": "reserved", "created": 5.0, "ended": ""}
@@ -288,7 +293,7 @@ def test_leases_and_the_daemon(host: Host) -> None:
     assert (two["copy"], two["ended"]) == ("", "the host was restarted since it was taken")
     assert [drive["used_by"] for drive in report["drives"]["ml"]] == [["r1/w0"], []]
     assert len(problems) == 1 and problems[0].startswith("pin r2/1: its record cannot be used")
-    assert report["daemon"]["installed"] is True
+    assert report["daemon"]["installed"] is True and report["daemon"]["running"] is True
     assert 7 <= report["daemon"]["last_cycle_age_s"] < 60
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from stowage_core.errors import Refusal
 from stowage_core.places import Places
 from stowage_core.records import RecordError
 from stowage_core.runs import holders, pins
+from stowage_core.runs.holders import Holder
 from stowage_core.runs.pins import LEASED, RESERVED, Pin, Use
 
 USE = Use("ml", "a", 0, "", "", "ReadOnly", "/data")
@@ -136,3 +138,86 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_reservation(monkeypatch
         assert pins.stale(pin) == "" and 0 < pin.left_s <= 60
         over = replace(PIN, deadline=holders.boot_time() - 1)
         assert pins.stale(over) == "its reservation has ended" and over.left_s == 0
+
+
+# -- What a lease may be bound to
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(holders, "CGROUPS", str(tmp_path / "cgroup"))
+    return tmp_path / "cgroup"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "is_a_workers"),
+    [
+        ("init.scope", False),
+        ("system.slice", False),
+        ("user.slice/user-1000.slice", False),
+        ("system.slice/slurmstepd.scope", False),
+        ("docker", False),
+        ("kubepods", False),
+        ("kubepods/burstable", False),
+        ("kubepods.slice/kubepods-burstable.slice", False),
+        ("memory/system.slice", False),
+        ("system.slice/run-worker.service", True),
+        ("system.slice/docker-0f0f.scope", True),
+        ("machine.slice/libpod-0f0f.scope/container", True),
+        ("system.slice/slurmstepd.scope/job_4711", True),
+        ("kubepods/burstable/pod12ab", True),
+        ("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12ab_34cd.slice", True),
+        ("user.slice/user-1000.slice/session-3.scope", True),
+    ],
+)
+def test_a_lease_is_bound_to_a_cgroup_that_ends_with_a_worker(cgroups: Path, cgroup: str, is_a_workers: bool) -> None:
+    (cgroups / cgroup).mkdir(parents=True)
+    (cgroups / cgroup / "cgroup.events").write_text("populated 1\n")
+    for written in (f"/{cgroup}", f"{cgroups}/{cgroup}"):
+        if is_a_workers:
+            assert Holder.of(written, 0, "run r").cgroup == f"{cgroups}/{cgroup}"
+            continue
+        with pytest.raises(Refusal) as refused:
+            Holder.of(written, 0, "run r")
+        assert str(refused.value) == (
+            f"run r: cgroup {cgroups}/{cgroup} holds those of many, and does not end with a worker; name the worker's"
+            " own, as in /proc/PID/cgroup of one of its processes"
+        )
+
+
+@pytest.mark.parametrize("cgroup", ["/", "/.", "/system.slice/.."])
+def test_a_lease_is_not_bound_to_all_processes(cgroups: Path, cgroup: str) -> None:
+    (cgroups / "system.slice").mkdir(parents=True)
+    with pytest.raises(Refusal, match="^run r: there is no cgroup "):
+        Holder.of(cgroup, 0, "run r")
+
+
+def test_a_root_of_the_host_s_cgroups_is_not_a_worker_s(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of version 1, which has one for each controller."""
+    (cgroups / "memory").mkdir(parents=True)
+    monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == f"{cgroups}/memory")
+    with pytest.raises(Refusal, match="/memory holds those of many"):
+        Holder.of("/memory", 0, "run r")
+
+
+def test_a_lease_is_bound_to_a_process_that_ends_with_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as worker:
+        assert Holder.of("", worker.pid, "run r").pid == worker.pid
+        kernels = worker.pid
+        fields = holders._stat(worker.pid)
+        worker.kill()
+    with pytest.raises(Refusal, match=f"^run r: there is no process {worker.pid}; confirm it while the process runs$"):
+        Holder.of("", worker.pid, "run r")
+    flags = int(fields[6])
+    for pid, those, rule in (
+        (1, flags, "the host's first, which ends with the host"),
+        (os.getpid(), flags, "the one that asks for this, and ends with it"),
+        (kernels, flags | 0x00200000, "the kernel's own, which ends with the host"),
+    ):
+        found = [*fields[:6], b"%d" % those, *fields[7:]]
+        monkeypatch.setattr(holders, "_stat", lambda _pid, found=found: found)
+        with pytest.raises(Refusal) as refused:
+            Holder.of("", pid, "run r")
+        assert str(refused.value) == (
+            f"run r: {holders.described(pid)} is {rule}; name a process that ends with the worker"
+        )

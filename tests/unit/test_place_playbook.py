@@ -105,7 +105,7 @@ def test_a_run_is_placed_by_the_cached_facts(site: Path) -> None:
 
 
 def test_nobody_can_take_it(site: Path) -> None:
-    refs = json.dumps({"place_datavolume_refs": [{"name": "hf-cache", "mount_path": "/x"}, {"name": "imagenet"}]})
+    refs = json.dumps({"place_drives": [{"name": "hf-cache", "mount_path": "/x"}, {"name": "imagenet"}]})
     status, output = play(site, "-e", refs, "-l", "gpu-01:gpu-02")
     assert status == 2, output
     assert stats(output) == {
@@ -116,33 +116,128 @@ def test_nobody_can_take_it(site: Path) -> None:
     assert "no host can take the run: drive imagenet does not exist; Choose where to keep data on gpu-01" in output
 
 
+def change(site: Path, **hosts: dict[str, Any]) -> None:
+    """Change the variables of hosts in the inventory."""
+    inventory = json.loads((site / "inventory.json").read_text())
+    for name, variables in hosts.items():
+        inventory["all"]["hosts"][name.replace("_", "-")].update(variables)
+    (site / "inventory.json").write_text(json.dumps(inventory))
+
+
+def refusal(output: str) -> str:
+    """Return what the job ends with: one message, without Ansible's words around it."""
+    (line,) = [line for line in output.splitlines() if line.startswith("fatal: ") and " FAILED! " in line]
+    return str(json.loads(line[line.index("{") :])["msg"])
+
+
+NAME_THEM = "place_drives: name the drives, as name or name:/mount/path, comma-separated"
+
+
+# What the filter refuses is in the table of its tests; here is one of each, and what the playbook itself looks at.
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ("place_drives=", "place_drives: name the drives, as name or name:/mount/path, comma-separated"),
-        ("place_drives=a place_workspace=mi", "place_workspace: mi is no workspace; host_drives has ml"),
-        ("place_drives=hf-cache:data", "Invalid task: data volume hf-cache: mount_path must be absolute"),
+        ({}, NAME_THEM),
+        ({"place_drives": " ", "place_gather": "maybe"}, NAME_THEM),
+        (
+            {"place_drives": "hf-cache", "place_gather": "maybe"},
+            'place_gather: "maybe" is neither true nor false; correct it',
+        ),
+        (
+            {"place_drives": ",", "place_gather": "yes"},
+            "Invalid task: datavolume_refs ',' name no drive; name the drives, as name or name:/mount/path, comma-",
+        ),
+        (
+            {"place_drives": "hf-cache", "place_workspace": "mi", "place_hosts": "", "place_gather": True},
+            "workspace mi: there is none of this name; host_drives has ml",
+        ),
+        (
+            {"place_drives": '[{"name": "hf-cache"}]', "place_workspace": "", "place_gather": ""},
+            "Invalid task: data volume hf-cache: mount_path must be absolute",
+        ),
+        (
+            {"place_drives": "hf-cache", "place_hosts": "gpu-1"},
+            'place_hosts "gpu-1": gpu-1 matches no host of the inventory',
+        ),
     ],
 )
-def test_what_cannot_be_placed_is_refused(site: Path, variables: str, message: str) -> None:
-    status, output = play(site, "-e", variables)
-    assert status == 2 and message in " ".join(output.split()), output
+def test_what_cannot_be_placed_is_refused(site: Path, variables: dict[str, Any], message: str) -> None:
+    status, output = play(site, "-e", json.dumps(variables))
+    assert status == 2, output
+    assert refusal(output).startswith(message)
+    # Nobody was asked anything.
+    assert "Look at the storage" not in output
+
+
+def test_hosts_of_mixed_inventories(site: Path) -> None:
+    """The first host has another workspace only, one has another list, and the limit leaves the others out."""
+    scratch = [
+        {"metadata": {"name": "scratch"}, "spec": {"sources": [{"node_scope": "local-any", "path": "{{ at }}"}]}}
+    ]
+    change(
+        site,
+        gpu_01={"host_drives": {"vision": []}},
+        gpu_02={"host_drives": {"ml": scratch}, "at": "/local"},
+        gpu_03={"at": "/unused"},
+    )
+    status, output = play(site, "-e", "place_drives=scratch place_workspace=ml")
+    assert status == 0, output
+    assert stats(output)["stowage_placement_hosts"] == ["gpu-02", "gpu-03"]
+    assert '"      machine gpu-01 has no workspace ml in host_drives"' in output
+    assert '"Given another drive of that name than most; a workspace should have"' in output
+    status, output = play(site, "-e", "place_drives=scratch", "-l", "gpu-01")
+    assert status == 2 and "drive scratch does not exist" in output
+
+
+def test_json_text_and_a_run_without_drives(site: Path) -> None:
+    status, output = play(site, "-e", json.dumps({"place_drives": '[{"name": "hf-cache", "mount_path": "/x"}]'}))
+    assert status == 0, output
+    assert stats(output)["stowage_placement_host"] == "gpu-03"
+    status, output = play(site, "-e", json.dumps({"place_drives": []}))
+    assert status == 0, output
+    assert stats(output)["stowage_placement_hosts"] == ["gpu-01", "gpu-02", "gpu-03"]
+
+
+HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
 
 
 def test_facts_are_gathered_when_asked_for(site: Path) -> None:
-    inventory = json.loads((site / "inventory.json").read_text())
-    here = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
-    inventory["all"]["hosts"]["gpu-01"] = {**here, "stowage_topology": {"site": "eu"}}
-    (site / "inventory.json").write_text(json.dumps(inventory))
-    status, output = play(site, "-e", "place_drives=scratch place_gather=true", "-l", "gpu-01:gpu-02")
+    change(
+        site,
+        gpu_01={**HERE, "stowage_topology": {"site": "eu"}},
+        gpu_03={**HERE, "ansible_python_interpreter": "/bin/false"},
+    )
+    status, output = play(site, "-e", "place_drives=scratch place_gather=Yes")
     assert status == 0, output
-    # Whoever is out of reach is no candidate, whatever the cache remembers.
-    assert "1 of 1 host can take a run with scratch (workspace ml)" in output
+    # Whoever is out of reach is no candidate, whatever the cache remembers, and is shown.
+    assert "1 of 3 hosts can take a run with scratch (workspace ml)" in output
     assert stats(output)["stowage_placement_hosts"] == ["gpu-01"]
+    assert '"      machine gpu-02 did not answer"' in output
+    assert '"      machine gpu-03 could not report its storage: ' in output
     found = cache_loader.get("jsonfile", _uri=str(site / "facts")).get("gpu-01")["stowage_storage"]
     assert found["compact"]["labels"] == {"site": "eu"}
 
 
+def test_a_drive_on_a_host_that_does_not_answer(site: Path) -> None:
+    drive = {"metadata": {"name": "imagenet"}, "spec": {"sources": [{"node": "gpu-02", "path": "/srv/imagenet"}]}}
+    change(site, gpu_01={**HERE, "host_drives": {"ml": [drive]}}, gpu_02={"host_drives": {"ml": [drive]}})
+    arguments = ("-e", "place_drives=imagenet place_gather=true", "-l", "gpu-01:gpu-02")
+    status, output = play(site, *arguments)
+    assert status == 2, output
+    assert stats(output)["stowage_placement_waiting"] == [
+        "drive imagenet: source 0 is on machine gpu-02 which is Down",
+        "machine gpu-02 did not answer",
+    ]
+    assert refusal(output).startswith(
+        "no host can take the run: drive imagenet: source 0 is on machine gpu-02 which is"
+    )
+
+
 def test_no_host_answers(site: Path) -> None:
-    status, output = play(site, "-e", "place_drives=scratch place_gather=true", "-l", "gpu-02")
-    assert status == 2 and "none of the hosts could be asked" in output, output
+    status, output = play(site, "-e", "place_drives=scratch place_gather=true", "-l", "gpu-02:gpu-03")
+    assert status == 2, output
+    assert refusal(output) == "no host can take the run: 2 machines did not answer"
+    assert stats(output)["stowage_placement_waiting"] == [
+        "machine gpu-02 did not answer",
+        "machine gpu-03 did not answer",
+    ]

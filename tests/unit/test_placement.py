@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from stowage_core.drives import refs as drive_refs
 from stowage_core.drives.declared import check_drives
 from stowage_core.drives.refs import Wanted
-from stowage_core.placement.decision import Placement, holders, place
+from stowage_core.placement.decision import Placement, Verdict, holders
+from stowage_core.placement.decision import place as place_each
 from stowage_core.placement.machines import Machine, machine
 
 GB = 10**9
@@ -72,11 +73,20 @@ def machines(hosts: Mapping[str, Any], labels: Mapping[str, Mapping[str, str]] |
     return {name: machine(name, facts, (labels or {}).get(name)) for name, facts in hosts.items()}
 
 
+def place(hosts: Iterable[str], known: Mapping[str, Machine], workspace: str, asked: list[Wanted]) -> Placement:
+    """Place a run by one list of drives for all hosts."""
+    return place_each(dict.fromkeys(hosts, asked), known, workspace)
+
+
+def texts(verdict: Verdict) -> list[str]:
+    return [reason.text for reason in verdict.reasons]
+
+
 def reasons(facts: Any, specs: Mapping[str, Any], refs: str = "", host: str = "gpu-07") -> list[str]:
     """Why the host is no candidate."""
     found = place([host], machines({host: facts}), WORKSPACE, wanted(specs, refs))
     assert found.candidates == ([] if found.verdicts[0].reasons else [host])
-    return list(found.verdicts[0].reasons)
+    return texts(found.verdicts[0])
 
 
 # -- Each reason of the table
@@ -122,7 +132,7 @@ def test_another_site() -> None:
     hosts = {"gpu-01": compact(), "gpu-07": compact()}
     known = machines(hosts, {"gpu-01": {"site": "eu-west"}, "gpu-07": {"site": "us-east"}})
     found = place(["gpu-07"], known, WORKSPACE, wanted({"imagenet": on_one()}))
-    assert found.verdicts[0].reasons == ("drive imagenet is on gpu-01, in another site (eu-west)",)
+    assert texts(found.verdicts[0]) == ["drive imagenet is on gpu-01, in another site (eu-west)"]
 
 
 def test_no_such_drive() -> None:
@@ -192,6 +202,32 @@ def test_a_data_location_whose_disk_is_not_mounted() -> None:
     assert reasons(facts, {"hf-cache": placed()}) == [
         "the data location of gpu-07 is not available: /mnt/nvme0/stowage is not mounted, or not its own"
     ]
+
+
+def test_a_machine_that_does_not_answer() -> None:
+    known = {"a": machine("a", compact(location()), up=False), "b": machine("b", compact(location()))}
+    found = place("ab", known, WORKSPACE, wanted({"hf-cache": placed()}))
+    assert found.candidates == ["b"]
+    assert found.refused == [("machine a did not answer", ["a"])]
+
+
+@pytest.mark.parametrize(
+    ("drive", "reason"),
+    [
+        (on_one(), "drive drive: source 0 is on machine gpu-01 which is Down"),
+        (on_one(transport="RDMA"), "drive drive: source 0 is on machine gpu-01 which is Down"),
+        (on_one(transport="Local"), "drive drive: source 0 is local to machine gpu-01 and its transport is Local"),
+        (on_one("gpu-07"), None),
+        (spec("shared", "/lustre/x", "gpu-01"), None),
+    ],
+)
+def test_the_machine_of_a_drive_does_not_answer(drive: dict[str, Any], reason: str | None) -> None:
+    known = {"gpu-01": machine("gpu-01", compact(), up=False), "gpu-07": machine("gpu-07", compact(shared=MOUNTED))}
+    found = place(["gpu-01", "gpu-07"], known, WORKSPACE, wanted({"drive": drive}))
+    assert {verdict.host: texts(verdict) for verdict in found.verdicts} == {
+        "gpu-01": ["machine gpu-01 did not answer"],
+        "gpu-07": [reason] if reason else [],
+    }
 
 
 # -- Several drives
@@ -270,7 +306,7 @@ def test_several_machines_without_a_data_location() -> None:
     ]
     assert found.refused[0] == ("Choose where to keep data on the machines", ["a", "b"])
     # Each machine's own reason names it.
-    assert found.verdicts[0].reasons == ("Choose where to keep data on a",)
+    assert texts(found.verdicts[0]) == ["Choose where to keep data on a"]
 
 
 def test_one_machine_without_a_data_location() -> None:
@@ -284,6 +320,56 @@ def test_a_run_that_has_a_candidate_waits_for_nothing() -> None:
     found = place(hosts, machines(hosts), WORKSPACE, wanted({"hf-cache": placed()}))
     assert (found.candidates, found.waiting) == (["c"], [])
     assert found.refused == [("Choose where to keep data on the machines", ["a", "b"])]
+
+
+KINDS = [
+    (
+        [compact(location(number * GB)) for number in (40, 1, 90)],
+        placed(),
+        "drive drive needs 107 GB at this machine's data location: 3 hosts have between 1.0 GB and 90.0 GB free",
+    ),
+    (
+        [compact(location(used=used * GB, limit=500 * GB)) for used in (450, 499, 700)],
+        placed(),
+        "drive drive needs 107 GB at this machine's data location: 3 hosts have between 0 B and 50.0 GB left of their"
+        " limit",
+    ),
+    (
+        [compact(location(None, available=False)) for _number in range(3)],
+        placed(),
+        "the data locations of 3 machines are not available: not mounted, or not their own",
+    ),
+    ([compact()] * 3, placed(eligible=("gpu-01",)), "drive drive: source 0 is not usable from 3 machines"),
+    ([None] * 3, placed(), "3 machines have not reported their storage yet; gather their facts"),
+    ([compact()] * 3, placed(), "Choose where to keep data on the machines"),
+    (
+        [compact(location(40 * GB))] * 3,
+        placed(),
+        "drive drive needs 107 GB at this machine's data location, 40.0 GB free",
+    ),
+    ([compact()] * 3, LUSTRE, "drive drive: /lustre/checkpoints is not on a shared filesystem mounted here"),
+]
+
+
+@pytest.mark.parametrize(("facts", "drive", "told"), KINDS)
+def test_reasons_of_one_kind_are_told_in_one_line(facts: list[Any], drive: dict[str, Any], told: str) -> None:
+    hosts = dict(zip("abc", facts))
+    found = place(hosts, machines(hosts), WORKSPACE, wanted({"drive": drive}))
+    assert found.refused == [(told, ["a", "b", "c"])]
+    # Of one machine it is told in Astraeus's words, and so is why the run waits.
+    each = [text for verdict in found.verdicts for text in texts(verdict)]
+    choosing = told == "Choose where to keep data on the machines"
+    assert set(found.waiting) == ({told} if choosing else set(each))
+    for host, verdict in zip(hosts, found.verdicts):
+        one = place([host], machines(hosts), WORKSPACE, wanted({"drive": drive}))
+        assert one.refused == [(text, [host]) for text in texts(verdict)]
+
+
+def test_machines_that_do_not_answer_are_told_in_one_line() -> None:
+    known = {name: machine(name, None, up=False) for name in "abc"}
+    found = place("abc", known, WORKSPACE, wanted({"drive": placed()}))
+    assert found.refused == [("3 machines did not answer", ["a", "b", "c"])]
+    assert found.waiting == [f"machine {name} did not answer" for name in "abc"]
 
 
 # -- The ranking
@@ -448,7 +534,7 @@ def test_the_order_of_the_input_does_not_count(
 def test_unknown_room_refuses_nobody(facts: dict[str, Any], specs: dict[str, Any]) -> None:
     unknown = {**facts, "data_location": location(None, None, 5)}
     (verdict,) = found_for({"a": (unknown, None)}, specs, ["a"]).verdicts
-    assert not any("needs" in reason for reason in verdict.reasons)
+    assert not any("needs" in reason for reason in texts(verdict))
 
 
 @given(FACTS, LOCATIONS, SPECS, SIZES, SIZES, SIZES)

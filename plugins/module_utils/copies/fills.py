@@ -36,6 +36,8 @@ NONE, FILLED, WANTED, FILLING, FAILED = "none", "filled", "wanted", "filling", "
 
 FOREIGN = "it holds content that no fill of Stowage's has written, and no file .stowage-filled"
 _UNIT = "stowage-fill@"
+SOON_S = 30.0
+"""Room is taken for a try from so long before it on: the daemon looks three times whether it has to make that room."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,14 @@ class Record:
         return self.pid != 0 and not Holder(pid=self.pid, pid_start=self.pid_start).ended
 
     @property
+    def under_way(self) -> bool:
+        """Whether a try is made, or is due soon. One that has failed takes no room for as long as it only waits."""
+        return self.at_work and (self.state == FILLING or self.next_try <= time.time() + SOON_S)
+
+    @property
     def reserved_bytes(self) -> int:
         """What it is still going to write, as far as that is known."""
-        return max(0, self.size_hint_bytes - self.written_bytes) if self.at_work else 0
+        return max(0, self.size_hint_bytes - self.written_bytes) if self.under_way else 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -245,7 +252,7 @@ def under_way(places: Places, location: DataLocation) -> Mapping[str, Record]:
 
     :raises RecordError: when one cannot be read
     """
-    return {one.copy: one for one in load_all(places) if one.location == location.identity and one.at_work}
+    return {one.copy: one for one in load_all(places) if one.location == location.identity and one.under_way}
 
 
 def reserved_bytes(places: Places, location: DataLocation) -> int:

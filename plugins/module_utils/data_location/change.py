@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .. import claims, records
+from .. import claims, host_name, records
 from .. import mounts as mount_table
 from ..differences import Differences
 from ..drives.recorded import Holdings
@@ -136,11 +136,7 @@ class _Choosing:
             return
         name = f"data location {recorded.path}"
         if recorded.host != old:
-            raise Refusal(
-                name,
-                f"it was chosen when this host was {recorded.host}, and this host is {self.host} now",
-                f"if the host was renamed, take it over with adopt_from: {recorded.host}",
-            )
+            raise host_name.renamed(name, "it was chosen", recorded.host, self.host)
         if recorded.path != self.path:
             raise Refusal(
                 name, f"it still belongs to {old}", "take it over where it is first, and change it afterwards"

@@ -49,10 +49,14 @@ _SPEC_FIELDS = (
 )
 _SOURCE_FIELDS = ("node_scope", "node", "path", "mount_path", "mode", "eligible_nodes")
 _PERMISSION_FIELDS = ("create", "owner_uid", "owner_gid", "dir_mode", "apply", "recursive")
+_TEMPLATE_FIELDS = ("image", "command", "args", "env")
+"""What a fill does with its template; what else a worker template may have is kept."""
 _TEMPLATE_REFUSED = {
     "datavolume_refs": "a fill may not have drives of its own: it sees the copy at /drive",
     "external_accesses": "a fill may not have external accesses of its own",
 }
+_TEMPLATE_ELSEWHERE = {"environment": "env", "entrypoint": "command"}
+"""What other tools call fields that act here."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _NAME_RULE = "only lowercase letters, digits and hyphens, no dot, a letter or digit at both ends, at most 63 characters"
@@ -286,8 +290,17 @@ def _permissions(fields: _Fields) -> dict[str, Any]:
 
 
 def _fill(fields: _Fields) -> dict[str, Any]:
-    """Return a fill with its template, a worker template: what a fill does not depend on is kept as it was given."""
+    """Return a fill with its template, a worker template: what a fill does not depend on is kept as it was given.
+
+    What is nearly the name of something that acts, or is refused, was meant to be that.
+    """
     template = fields.inner("template")
+    acting = (*_TEMPLATE_FIELDS, *_TEMPLATE_REFUSED)
+    for key in template.others(acting):
+        elsewhere = _TEMPLATE_ELSEWHERE.get(key.lower()) if isinstance(key, str) else None
+        near = f"; did you mean {elsewhere}?" if elsewhere else _near(key, acting)
+        if near:
+            template.add(_plain(key), f"unknown field{near}")
     for key, rule in _TEMPLATE_REFUSED.items():
         if template.value(key):
             template.add(key, f"{rule}; leave it out")
@@ -303,11 +316,49 @@ def _fill(fields: _Fields) -> dict[str, Any]:
         for name in checked["env"]:
             if not _VARIABLE.fullmatch(name):
                 template.add("env", f"{_shown(name)} cannot name a variable; letters, digits and underscores can")
-    return {"template": {**template.others(("image", "command", "args", "env")), **checked}}
+    return {"template": {**template.others(_TEMPLATE_FIELDS), **checked}}
+
+
+def without_effect(lists: Mapping[str, Iterable[Entry]]) -> list[str]:
+    """Return what does nothing in checked lists of drives by workspace, although Astraeus's API accepts it."""
+    return [
+        f"workspace {workspace}: drive {entry['metadata']['name']}: {problem}"
+        for workspace, entries in lists.items()
+        for entry in entries
+        if entry["state"] != "absent" and entry["spec"] is not None
+        for problem in _idle_fields(entry["spec"])
+    ]
+
+
+def _idle_fields(spec: Mapping[str, Any]) -> Iterable[str]:
+    scopes = {source["node_scope"] for source in spec["sources"]}
+    if spec["transport"] != "Auto" and ON_ONE_MACHINE not in scopes:
+        yield (
+            f"spec.transport: {spec['transport']} does nothing for {kind(spec)}: it says how other machines reach"
+            f" {_KINDS[ON_ONE_MACHINE]}; leave it out"
+        )
+    if spec["idle_ttl_seconds"] and PLACED not in scopes:
+        yield f"spec.idle_ttl_seconds: does nothing for {kind(spec)}, which has no copies that could go; leave it out"
+    permissions = spec["permissions"]
+    owner = [key for key in ("owner_uid", "owner_gid", "dir_mode") if key in permissions]
+    applies = permissions.get("apply", False)
+    if permissions.get("recursive") and not applies:
+        yield "spec.permissions.recursive: does nothing without apply; set apply: true too, or leave it out"
+    if applies and not owner:
+        yield "spec.permissions.apply: does nothing without owner_uid, owner_gid or dir_mode; set one, or leave it out"
+    # Copies and scratch are made in any case.
+    if owner and not applies and not permissions["create"] and scopes <= {ON_ONE_MACHINE, SHARED}:
+        what = ", ".join(owner)
+        yield f"spec.permissions: {what} do nothing without create or apply: nothing is made, and what is there stays"
+    idle = sorted(set(spec.get("fill", {}).get("template", {})).difference(_TEMPLATE_FIELDS, _TEMPLATE_REFUSED))
+    if idle:
+        yield f"spec.fill.template: {', '.join(map(_plain, idle))}: kept, and does nothing in a fill"
 
 
 def hidden(value: Any, before: Any = None) -> Any:
     """Return *value*, drives as they were declared, with the values of a fill's variables hidden: they may be secrets.
+
+    Also where ``env`` was misspelt: what is refused is shown as well.
 
     :param before: what it is compared with: a value that is another there is said to have changed
     """
@@ -316,15 +367,16 @@ def hidden(value: Any, before: Any = None) -> Any:
     if not isinstance(value, Mapping):
         return value
     other = before if isinstance(before, Mapping) else {}
-    shown = {key: hidden(one, other.get(key)) for key, one in value.items() if key != "env"}
-    if "env" in value:
-        shown["env"] = _hidden_values(value["env"], other.get("env"))
+    shown = {}
+    for key, one in value.items():
+        secret = str(key).lower().startswith("env")
+        shown[key] = one if key == "labels" else (_hidden_values if secret else hidden)(one, other.get(key))
     return shown
 
 
 def _hidden_values(variables: Any, before: Any) -> Any:
     if not isinstance(variables, Mapping):
-        return "***"
+        return "***" if before in (None, variables) else "*** (changed)"
     known = before if isinstance(before, Mapping) else variables
     return {name: "***" if known.get(name, value) == value else "*** (changed)" for name, value in variables.items()}
 
@@ -480,4 +532,4 @@ def managed_refusal(name: str, manager: str) -> Refusal:
 
 def in_use_refusal(name: str, workers: int, remedy: str) -> Refusal:
     """Return the refusal to delete a drive that live workers use."""
-    return Refusal("DATAVOLUME_IN_USE", f"drive {name} is used by {workers} live worker(s)", f"{remedy}, or set force")
+    return Refusal("DATAVOLUME_IN_USE", f"drive {name} is used by {workers} live worker(s)", remedy)

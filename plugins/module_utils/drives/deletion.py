@@ -52,7 +52,7 @@ def used_by(
     except records.RecordError as error:
         if any(not one.force for one in deleted):
             raise
-        return {}, [f"who uses the drives that are deleted is unknown: {error}"]
+        return {}, [str(error)]
     return {name: users for name, users in pins.used_by(found).items() if name in names}, []
 
 
@@ -61,7 +61,8 @@ def check_unused(deleted: Iterable[Drive], users: Mapping[tuple[str, str], Seque
     for drive in deleted:
         those = users.get((drive.workspace, drive.name), ())
         if those and not drive.force:
-            raise in_use_refusal(drive.name, len(those), f"end their runs on this host ({_some(those)})")
+            remedy = f"end their runs on this host ({_some(those)}), or set force: true beside state: absent"
+            raise in_use_refusal(drive.name, len(those), remedy)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from . import deletion as drive_deletion
 from . import grants
 from . import recorded as drive_records
 from . import sources as drive_sources
-from .declared import Entry, hidden
+from .declared import Entry, hidden, kind
 from .grants import Grants
 from .recorded import Drive, Found, Holdings
 
@@ -40,6 +40,8 @@ class Outcome:
     """Run and worker of each live lease of a drive that is deleted, by workspace and drive."""
     unknown: Sequence[Drive] = ()
     """Tombstones of drives that this host never knew, and has nothing of."""
+    unread: Sequence[str] = ()
+    """Why leases could not be read: who uses the drives that are deleted is unknown then."""
 
     def names(self, absent: bool) -> dict[str, list[str]]:
         """Return the names of the drives, or of the tombstones, by workspace."""
@@ -48,6 +50,13 @@ class Outcome:
     def users(self, workspace: str) -> dict[str, list[str]]:
         """Return who uses the drives of a workspace that are deleted, by drive."""
         return {drive: list(those) for (named, drive), those in sorted(self.used_by.items()) if named == workspace}
+
+    def kinds(self) -> dict[str, dict[str, str]]:
+        """Return in words what the drives that are deleted were, as far as this host knows, by workspace and drive."""
+        return {
+            name: {one.name: kind(one.spec) for one in drives if one.absent and one.spec is not None}
+            for name, drives in self.drives.items()
+        }
 
     def deleting(self) -> dict[str, list[str]]:
         """Return the names of the tombstones of which this host still holds a copy, by workspace."""
@@ -105,7 +114,7 @@ def declare(
     claimed.note(differences)
     claimed.register(Registry(places), differences)
     with drive_deletion.no_new_use(present, [] if differences.check_mode else deleted, holdings):
-        used_by, uncertain = drive_deletion.used_by(places, [one for one in declared if one.absent], deleted)
+        used_by, unread = drive_deletion.used_by(places, [one for one in declared if one.absent], deleted)
         drive_deletion.check_unused(deleted, used_by)
         for workspace, drives in merged.items():
             path = drive_records.record_path(places, workspace)
@@ -138,10 +147,10 @@ def declare(
         *_about_orphans(orphans, everything),
         *_about_unseen(holdings.unseen),
         *drive_sources.about_left(sources),
-        *uncertain,
+        *(f"who uses the drives that are deleted is unknown: {why}" for why in unread),
     ]
     unknown = [one for one in deleted if (one.workspace, one.name) not in before and not holdings.of(one.copy_name)]
-    return Outcome(merged, holdings, orphans, warnings, used_by, unknown)
+    return Outcome(merged, holdings, orphans, warnings, used_by, unknown, unread)
 
 
 def _is_absent(drive: Drive | None) -> bool:

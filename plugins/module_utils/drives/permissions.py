@@ -13,6 +13,9 @@ what a name was a moment ago. Left as they are, and told:
 - devices, which would give their new owner a disk;
 - directories that bear an owner mark, of whatever host, and all that is in them.
 
+A source whose owner would change is refused where others than root and that owner could have put it there: they could
+have moved somebody else's directory to its name. What is moved into a source is its content, and goes with it.
+
 What is made is made where nobody else can reach it, and moved to its name when it is what it is to be: by its name
 root could open another one, which a worker has moved there meanwhile.
 """
@@ -39,7 +42,7 @@ from ..syscalls import DIRECTORY, NO_DIRECTORY, change_owner, open_beneath, rena
 from ..trees.tally import FirstProblems
 from ..trees.walk import Directory, Problem, Walk
 from . import grants, host_paths
-from .declared import SCRATCH
+from .declared import SCRATCH, is_placed
 from .recorded import Drive
 
 _NEW_MODE = 0o755
@@ -165,9 +168,33 @@ def apply_declared(fd: int, drive: Drive, shown: str, *, predict: bool = False) 
     """Give the directory open at *fd*, a source or copy of *drive*, what is declared for one that is there already.
 
     :returns: None when nothing is
+    :raises Refusal: when it cannot be given them, or a source may be somebody else's
     """
     wanted = Permissions.of(drive.spec or {})
-    return apply(fd, wanted, shown, predict=predict) if wanted.apply else None
+    if not wanted.apply:
+        return None
+    if not is_placed(drive.spec):
+        _check_put_there(fd, drive, shown, wanted)
+    return apply(fd, wanted, shown, predict=predict)
+
+
+def _check_put_there(fd: int, drive: Drive, path: str, wanted: Permissions) -> None:
+    status = os.fstat(fd)
+    if not wanted.owner_differs(status):
+        return
+    above = os.readlink(f"/proc/self/fd/{fd}").split("/")[1:-1]
+    # From the top: where root alone could put what was looked at before, nobody moves the next one away.
+    for depth in range(len(above) + 1):
+        directory = "/" + "/".join(above[:depth])
+        found = os.lstat(directory)
+        shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        if shared or found.st_uid not in (0, status.st_uid):
+            raise Refusal(
+                f"drive {drive.workspace}/{drive.name}",
+                f"its source {printable(path)}, which is user {status.st_uid}'s, is to have another owner, and others"
+                f" could have put it there, who may write {printable(directory)}",
+                f"look at it, and chown it yourself; or let root alone write {printable(directory)}",
+            )
 
 
 def check_unmarked(drive: Drive, path: str, found: Applied) -> None:
@@ -307,8 +334,9 @@ def prepared_source(places: Places, drive: Drive, index: int) -> Iterator[int]:
     source, wanted = spec["sources"][index], Permissions.of(spec)
     make = wanted.of_new if wanted.create or source["node_scope"] == SCRATCH else None
     with opened_source(drive, source["path"], grants.load(places, drive.workspace), make) as (fd, made):
-        if wanted.apply and not made:
-            check_unmarked(drive, source["path"], apply(fd, wanted, source["path"]))
+        applied = None if made else apply_declared(fd, drive, source["path"])
+        if applied is not None:
+            check_unmarked(drive, source["path"], applied)
         yield fd
 
 

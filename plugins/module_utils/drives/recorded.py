@@ -15,6 +15,7 @@ from .. import records
 from ..errors import Refusal, StowageError
 from ..places import Places
 from .declared import SCRATCH, SHARED, Entry, copy_name, is_placed, kind, managed_refusal, split_copy_name
+from .reasons import not_usable
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def find_placed(places: Places, name: str, host: str) -> Drive:
         raise Refusal(shown, f"it is {kind(drive.spec)}, and has no copies", "use the path of its source")
     eligible = drive.spec["sources"][0]["eligible_nodes"]
     if eligible and host not in eligible:
-        raise Refusal(shown, f"source 0 is not usable from machine {host}", "add the machine to its eligible_nodes")
+        raise not_usable(f"{workspace}/{drive_name}", 0, host).refusal("add the machine to its eligible_nodes")
     return drive
 
 

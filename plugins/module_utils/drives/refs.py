@@ -8,6 +8,7 @@ A run that is wrong in itself is refused here. A drive that is not in the worksp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -52,24 +53,48 @@ class Wanted(NamedTuple):
 
 
 def read(value: Any) -> list[DriveRef]:
-    """Return the drives in *value*: a list as ``datavolume_refs`` are, or text for :func:`parse`."""
+    """Return the drives in *value*: a list as ``datavolume_refs`` are, its JSON text, or text for :func:`parse`.
+
+    An empty list means no drive; text that names none is refused, because it may have been forgotten.
+    """
     if isinstance(value, str):
-        return parse(value)
+        if not value.lstrip().startswith(("[", "{")):
+            return parse(value)
+        value = _from_json(value)
     if not isinstance(value, list):
         raise _invalid("datavolume_refs must be a list")
     return [_checked(item, f"datavolume_refs[{index}]") for index, item in enumerate(value)]
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(
+            "Invalid task",
+            f"datavolume_refs begin as JSON, and are none ({printable(str(error))})",
+            'write [{"name": "imagenet"}], or imagenet:/mount/path, comma-separated',
+        ) from error
 
 
 def parse(text: str) -> list[DriveRef]:
     """Return the drives in *text*: ``name`` or ``name:/mount/path``, comma-separated; blanks around them do not count.
 
     A drive without a path is mounted at ``/data/<name>``, whatever its source says, as Astraeus's console does it.
+
+    :raises Refusal: also when it names none
     """
     refs = []
     for item in filter(None, map(str.strip, text.split(","))):
         name, colon, path = (part.strip() for part in item.partition(":"))
         check_name(name, "Invalid task: data volume")
         refs.append(DriveRef(name, _mount_path(name, path if colon else f"/data/{name}")))
+    if not refs:
+        raise Refusal(
+            "Invalid task",
+            f"datavolume_refs {quoted(text)} name no drive",
+            "name the drives, as name or name:/mount/path, comma-separated",
+        )
     return refs
 
 

@@ -97,14 +97,14 @@ def _looked_at(source: Source) -> Source | None:
     """Return a source with what there is of it; None where nothing is to be done."""
     try:
         with permissions.opened_source(source.drive, source.path, source.granted) as (fd, _made):
-            if not source.wanted.apply:
-                return None
-            found = permissions.apply(fd, source.wanted, source.path, predict=True)
+            found = permissions.apply_declared(fd, source.drive, source.path, predict=True)
     except Missing:
         if not source.wanted.create:
             return None  # when it is there, it gets them
         permissions.check_source(source.drive, source.path, source.granted, source.wanted.of_new)
         return replace(source, there=False)
+    if found is None:
+        return None
     permissions.check_unmarked(source.drive, source.path, found)
     return replace(source, found=found)
 
@@ -121,8 +121,9 @@ def make_true(sources: Iterable[Source], differences: Differences) -> None:
 def _act(source: Source) -> None:
     make = source.wanted.of_new if source.wanted.create else None
     with permissions.opened_source(source.drive, source.path, source.granted, make) as (fd, made):
-        if not made:
-            permissions.check_unmarked(source.drive, source.path, permissions.apply(fd, source.wanted, source.path))
+        applied = None if made else permissions.apply_declared(fd, source.drive, source.path)
+        if applied is not None:
+            permissions.check_unmarked(source.drive, source.path, applied)
 
 
 def about_left(sources: Iterable[Source]) -> list[str]:

@@ -20,6 +20,7 @@ from ..data_location.locations import Contents, DataLocation
 from ..drives import recorded as drive_records
 from ..drives.recorded import Drive
 from ..errors import StowageError, one_line, printable
+from ..locks import is_held
 from ..mounts import Mount, is_shared, of_path
 from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
@@ -270,10 +271,12 @@ class Objects:
         return {field: section.get(field) for field in fields} if section else None
 
     def _daemon(self) -> Report:
-        """Return whether the daemon is installed, and how long ago it ended a cycle since the host was started."""
+        """Return whether the daemon is installed and runs, and how long ago it ended a cycle since the host started."""
         last = self._record(os.path.join(self._places.state_dir, "cycle.json")).get("time")
         age = None if last is None else round(max(0.0, time.time() - last), 1)
-        return {"installed": any(os.path.exists(unit) for unit in self._units), "last_cycle_age_s": age}
+        installed = any(os.path.exists(unit) for unit in self._units)
+        running = self._try(lambda: is_held(self._places.daemon_lock), False)
+        return {"installed": installed, "running": running, "last_cycle_age_s": age}
 
     def _state(self, section: str) -> list[Mapping[str, Any]]:
         """Return what the daemon last wrote in *section*; nothing when it has not run since the host was started."""

@@ -27,6 +27,8 @@ class Machine(NamedTuple):
     """The compact part of its facts; None when there are none."""
     labels: Mapping[str, str]
     """Those of ``LABELS`` that are known."""
+    up: bool = True
+    """False when it has just been asked, and did not answer."""
 
     @property
     def data_location(self) -> Mapping[str, Any] | None:
@@ -72,16 +74,17 @@ class Machine(NamedTuple):
         return prefixes - {"", _DEFAULT_PREFIX}
 
 
-def machine(name: str, facts: Mapping[str, Any] | None, topology: Any = None) -> Machine:
+def machine(name: str, facts: Mapping[str, Any] | None, topology: Any = None, up: bool = True) -> Machine:
     """Return the machine *name*.
 
     :param facts: the compact part of its facts, if there are any
     :param topology: where the inventory says that it is; None when it does not, and then the labels of its facts count
+    :param up: False when it has just been asked, and did not answer
     """
     if topology is not None:
-        return Machine(name, facts, check_topology(topology, f"stowage_topology of {name}"))
+        return Machine(name, facts, check_topology(topology, f"stowage_topology of {name}"), up)
     labels = facts["labels"] if facts is not None else {}
-    return Machine(name, facts, {label: labels[label] for label in LABELS if labels.get(label)})
+    return Machine(name, facts, {label: labels[label] for label in LABELS if labels.get(label)}, up)
 
 
 def check_topology(value: Any, name: str = "stowage_topology") -> dict[str, str]:

@@ -18,7 +18,7 @@ from ..copies import fills
 from ..copies import present as copies
 from ..data_location import locations as data_locations
 from ..data_location.locations import DataLocation
-from ..drives import grants, host_paths, network_mounts, permissions
+from ..drives import grants, host_paths, network_mounts, permissions, reasons
 from ..drives import recorded as drive_records
 from ..drives.declared import ON_ONE_MACHINE, PLACED, SCRATCH, SHARED
 from ..drives.network_mounts import BOUND, NetworkMount
@@ -107,15 +107,14 @@ class Source:
         """
         eligible = self.declared["eligible_nodes"]
         if eligible and self.host not in eligible:
-            raise Refusal(self.name, f"source {self.ref.source_index} is not usable from machine {self.host}")
+            raise reasons.not_usable(self.drive.name, self.ref.source_index, self.host).refusal()
         if self.scope == PLACED:
             return self._look_at_copy()
         mount = self.network_mount
         if mount is not None:
             node = self.declared["node"]
             if (self.drive.spec or {})["transport"] == "Local":
-                rule = f"source {self.ref.source_index} is local to machine {node} and its transport is Local"
-                raise Refusal(self.name, rule)
+                raise reasons.only_local(self.drive.name, self.ref.source_index, node).refusal()
             if mount.state != BOUND:
                 return Look(f"waiting for {self.drive.name} to be mounted from {node} ({mount.state})")
         with self._found() as found:
@@ -153,7 +152,7 @@ class Source:
     def _location(self) -> DataLocation:
         location = data_locations.load(self.places)
         if location is None:
-            raise Refusal("", f"Choose where to keep data on {self.host}")
+            raise reasons.choose_data_location(self.host).refusal()
         return location
 
     def _open_sub_path(self, folder: int) -> int:
@@ -173,7 +172,7 @@ class Source:
         check_answers([(self.name, self.path)])
         with host_paths.opened(self.path, self.name, links=self.scope != SCRATCH) as found:
             if self.scope == SHARED and not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
-                raise Refusal(self.name, f"{self.path} is not on a shared filesystem mounted here")
+                raise reasons.not_shared_here(self.drive.name, self.path).refusal()
             if self.network_mount is None:
                 LastingMounts.read().check(self.name, found.path, mount_table.read())
             yield found

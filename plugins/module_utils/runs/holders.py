@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ CGROUPS = "/sys/fs/cgroup"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MOST = 5
 _ENDED = (errno.ENOENT, errno.ESRCH)
+_KERNEL_THREAD = 0x00200000
+"""``PF_KTHREAD`` in the flags of a process."""
+_OF_MANY = ("init.scope", "slurmstepd.scope", "docker", "libpod_parent", "kubepods", "burstable", "besteffort")
+"""Cgroups that hold those of workers, and end with none of them."""
+_POD = re.compile(r"-pod[0-9a-f_-]+\.slice$")
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class Holder:
         """Return the holder that is there now.
 
         :param name: of what it is to hold, for messages
-        :raises Refusal: when there is no such cgroup or process, or no process in the cgroup
+        :raises Refusal: when there is no such cgroup or process, it is none that ends with a worker, or there is no
+            process in the cgroup
         """
         if bool(cgroup) == bool(pid):
             raise Refusal(name, "a lease is held by a cgroup or by a process", "name one of the two")
@@ -44,11 +51,17 @@ class Holder:
             start = start_time(pid)
             if start is None:
                 raise Refusal(name, f"there is no process {pid}", "confirm it while the process runs")
+            why = _why_no_worker(pid)
+            if why:
+                raise Refusal(name, f"{described(pid)} is {why}", "name a process that ends with the worker")
             return cls(pid=pid, pid_start=start)
         below = cgroup[len(CGROUPS) :] if cgroup.startswith(CGROUPS + "/") else cgroup
         cgroup = os.path.normpath(f"{CGROUPS}/{below}")
         if not cgroup.startswith(CGROUPS + "/") or not os.path.isdir(cgroup):
             raise Refusal(name, f"there is no cgroup {printable(cgroup)}", "name one below " + CGROUPS)
+        if _is_of_many(cgroup):
+            rule = f"cgroup {printable(cgroup)} holds those of many, and does not end with a worker"
+            raise Refusal(name, rule, "name the worker's own, as in /proc/PID/cgroup of one of its processes")
         if not _is_populated(cgroup):
             rule = f"cgroup {printable(cgroup)} has no processes yet, and would count as ended"
             raise Refusal(name, rule, "confirm it once the run's processes are in it")
@@ -78,6 +91,12 @@ def _inode(cgroup: str) -> int:
         return os.stat(cgroup).st_ino
     except FileNotFoundError:
         return 0
+
+
+def _is_of_many(cgroup: str) -> bool:
+    """Return whether a cgroup is a root, or one that lasts: a slice ends with what is in it only when it is a pod's."""
+    name = os.path.basename(cgroup)
+    return os.path.ismount(cgroup) or name in _OF_MANY or (name.endswith(".slice") and not _POD.search(name))
 
 
 def _is_populated(cgroup: str) -> bool:
@@ -111,14 +130,30 @@ def boot_time() -> float:
 
 def start_time(pid: int) -> int | None:
     """Return when a process started, in the kernel's ticks, or None when there is none."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def _why_no_worker(pid: int) -> str:
+    """Return what a process is that no worker ends with, or ""."""
+    if pid == 1:
+        return "the host's first, which ends with the host"
+    fields = _stat(pid)
+    if fields and int(fields[6]) & _KERNEL_THREAD:
+        return "the kernel's own, which ends with the host"
+    return "the one that asks for this, and ends with it" if pid == os.getpid() else ""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return what the kernel says of a process, from its state on; nothing when there is none, or it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             fields = stream.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return None
+        return []
     if len(fields) < 20:
         raise StowageError(f"/proc/{pid}/stat: not of the kernel's form")
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return [] if fields[0] in (b"Z", b"X") else fields
 
 
 def described(pid: int) -> str:

@@ -311,41 +311,58 @@ def _held_by(pin: Pin) -> str:
 # -- Releasing
 
 
-def release(places: Places, worker: Worker, differences: Differences, timeout_s: float = 0.0) -> None:
+def release(
+    places: Places,
+    worker: Worker,
+    differences: Differences,
+    timeout_s: float = 0.0,
+    *,
+    force: bool = False,
+    number: int | None = None,
+) -> None:
     """Let go of the drives of a worker, or of all workers of a run.
 
     :param timeout_s: how long to wait for what still uses them
+    :param force: although what they are bound to is still there; never while the kernel shows one of them in use
+    :param number: of all of these the one pin with this number
     :raises Refusal: when something still uses one of them: then all stay
     """
     if differences.check_mode:
-        _release(places, worker, differences, 0.0)
+        _release(places, worker, differences, 0.0, force, number)
         return
     with worker_lock(places, worker.run, max(60.0, timeout_s + 30.0)):
-        _release(places, worker, differences, timeout_s)
+        _release(places, worker, differences, timeout_s, force, number)
 
 
-def _release(places: Places, worker: Worker, differences: Differences, timeout_s: float) -> None:
-    found, damaged = _readable(places, worker)
+def _release(
+    places: Places, worker: Worker, differences: Differences, timeout_s: float, force: bool, number: int | None
+) -> None:
+    found, damaged = _readable(places, worker, number)
     end = time.monotonic() + timeout_s
-    _until(end, partial(check_unused, places, worker, found, ""))
+    _until(end, partial(check_unused, places, worker, found, "", force))
     for pin in found:
         differences.note(_name(pin.worker, pin.use), None, _described(pin.use))
-        differences.do(f"unmount {shown(pin.use)}", partial(_until, end, partial(_let_go, places, pin)))
-    for number in damaged:
-        differences.note(f"pin {number}", None, "a record that cannot be used")
-        differences.do(f"unmount pin {number}", partial(pins.release, places, worker.run, number))
+        despite = f", although it is held by {pin.holder.described}" if pin.is_held else ""
+        differences.do(f"unmount {shown(pin.use)}{despite}", partial(_until, end, partial(_let_go, places, pin)))
+    for one in damaged:
+        differences.note(f"pin {one}", None, "a record that cannot be used")
+        differences.do(f"unmount pin {one}", partial(pins.release, places, worker.run, one))
 
 
-def _readable(places: Places, worker: Worker) -> tuple[list[Pin], list[int]]:
+def _readable(places: Places, worker: Worker, number: int | None) -> tuple[list[Pin], list[int]]:
     """Return the pins, and the numbers of those whose record cannot be used: they go with their run only."""
     found, damaged = [], []
-    for number in pins.numbers(places, worker.run):
-        try:
-            found.append(pins.get(places, worker.run, number))
-        except RecordError:
-            if worker.name:
-                raise
-            damaged.append(number)
+    for one in pins.numbers(places, worker.run):
+        if number in (None, one):
+            try:
+                found.append(pins.get(places, worker.run, one))
+            except RecordError:
+                if worker.name:
+                    raise
+                damaged.append(one)
+    if number is not None and not found and not damaged:
+        name = f"lease {printable(worker.run)}/{number}"
+        raise Refusal(name, "there is no such lease", "see stowage lease list")
     return worker.of_it(found), damaged
 
 
@@ -364,15 +381,17 @@ def _let_go(places: Places, pin: Pin) -> None:
     pins.release(places, pin.run, pin.number)
 
 
-def check_unused(places: Places, worker: Worker, found: Sequence[Pin], why: str) -> None:
+def check_unused(places: Places, worker: Worker, found: Sequence[Pin], why: str, force: bool = False) -> None:
     """Refuse to let go of pins that somebody still uses, with who does.
 
     A container has a mount of its own, and does not keep the kernel from unmounting the pin: what has been confirmed is
     in use as long as its processes are there.
+
+    :param force: go by what the kernel shows alone
     """
     in_use = []
     for pin, pids in _busy(places, found):
-        if pin.is_held:
+        if pin.is_held and not force:
             in_use.append((pin, pin.holder.described))
         elif pids:
             in_use.append((pin, listed(pids)))
