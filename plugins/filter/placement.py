@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,11 +15,9 @@ from ansible_collections.stowage.host.plugins.module_utils.drives import refs as
 from ansible_collections.stowage.host.plugins.module_utils.drives.reasons import Reason
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
 from ansible_collections.stowage.host.plugins.module_utils.placement import asked as placement_asked
-from ansible_collections.stowage.host.plugins.module_utils.placement.asked import Declared
 from ansible_collections.stowage.host.plugins.module_utils.placement.decision import Asked, Placement, holders, place
 from ansible_collections.stowage.host.plugins.module_utils.placement.machines import Machine, machine
-
-_TEMPLATE = ("{{", "{%", "{#")
+from ansible_collections.stowage.host.plugins.plugin_utils.host_drives import Lists
 
 
 def placement(hostvars: Any, hosts: Any, refs: Any, workspace: Any = None, gathered: str = "") -> dict[str, Any]:
@@ -43,7 +40,7 @@ def placement(hostvars: Any, hosts: Any, refs: Any, workspace: Any = None, gathe
 def _placed(
     hostvars: Mapping[str, Any], names: Iterable[str], refs: list[drive_refs.DriveRef], workspace: Any, gathered: str
 ) -> dict[str, Any]:
-    lists = _Lists(hostvars)
+    lists = Lists(hostvars)
     asked: dict[str, Asked] = dict.fromkeys(names, [])
     name = ""
     if refs:
@@ -86,47 +83,6 @@ def _machine(name: str, variables: Mapping[str, Any], gathered: str) -> tuple[Ma
         what = " ".join(str(result.get("msg") or "no reason given").split())
         fault = Reason("", f"machine {name} could not report its storage: {what}")
     return machine(name, facts, topology, up=not result.get("unreachable")), fault
-
-
-class _Lists:
-    """The lists of drives that the inventory declares for hosts; equal ones are one object, checked once."""
-
-    def __init__(self, hostvars: Mapping[str, Any]) -> None:
-        self._hostvars = hostvars
-        # What is no template is what it says: templating 100 drives of 1,000 hosts takes longer than placing a run.
-        self._as_written: Callable[[str], Mapping[str, Any]] = getattr(hostvars, "raw_get", hostvars.__getitem__)
-        self._known: dict[str, Declared] = {}
-
-    def of(self, host: str) -> Declared:
-        """Return the lists of a host by workspace, or why there are none."""
-        try:
-            value = self._as_written(host).get("host_drives")
-            text = _json(value)
-            if text is None or any(mark in text for mark in _TEMPLATE):
-                value = _plain(self._hostvars[host].get("host_drives"))
-                text = _json(value) or ""
-        except (AnsibleError, UndefinedError) as error:
-            return Reason("host_drives", " ".join(str(error).split()))
-        if text not in self._known:
-            wrong = value is not None and not isinstance(value, Mapping)
-            self._known[text] = Reason("host_drives", "must be a dictionary of workspaces") if wrong else value or {}
-        return self._known[text]
-
-
-def _json(value: Any) -> str | None:
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _plain(value: Any) -> Any:
-    """Return *value* with every template in it carried out."""
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 class FilterModule:

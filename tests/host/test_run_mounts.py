@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from stowage_core.copies import present as copies
 from stowage_core.data_location import locations as data_locations
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
+from stowage_core.network_mounts.records import MountRecord, write_mounts
 from stowage_core.runs import drives as worker_drives
 from stowage_core.runs import holders, pins
 from stowage_core.runs import mounts as run_mounts
@@ -256,17 +258,31 @@ def test_a_drive_on_another_machine_is_waited_for(lab: RunLab, monkeypatch: pyte
     assert found.mounts == [] and found.waiting == ["waiting for imagenet to be mounted from gpu-02 (Pending)"]
     assert len(lab.pinned()) == 1, "what is there is kept meanwhile"
     there = make(lab.sources / "mounted")
-    one = {"workspace": "ml", "drive": "imagenet", "source": 0, "state": "Exported", "path": str(there)}
-    path = os.path.join(lab.places.var, "network_mounts.json")
-    records.write(path, {"mounts": [one]})
+    one = MountRecord(
+        "ml", "imagenet", 0, "gpu-02", "Exported", "", 0.0, str(there), "192.0.2.12", "/mnt/data", "Auto", "", False
+    )
+    write_mounts(lab.places, [one])
     assert lab.prepare(refs("near", "imagenet")).waiting == [
         "waiting for imagenet to be mounted from gpu-02 (Exported)"
     ]
-    records.write(path, {"mounts": [{**one, "state": "Bound"}]})
+    write_mounts(lab.places, [replace(one, state="Failed", reason="access denied by server")])
+    assert lab.prepare(refs("near", "imagenet")).waiting == [
+        "waiting for imagenet to be mounted from gpu-02 (Failed): access denied by server"
+    ]
+    write_mounts(lab.places, [replace(one, state="Bound")])
     assert "should be its network mount, and nothing is mounted there" in refused(lab, refs("near", "imagenet"))
-    monkeypatch.setattr(worker_drives, "is_shared", lambda fstype: True)
-    again = lab.prepare(refs("near", "imagenet"))
-    assert again.waiting == [] and os.listdir(again.mounts[1]["source"]) == ["file"]
+    subprocess.run(["mount", "--bind", str(there), str(there)], check=True)
+    try:
+        assert "should be 192.0.2.12:/mnt/data, and /dev/" in refused(lab, refs("near", "imagenet"))
+        (source,) = [mount.source for mount in mounts.read() if mount.point == str(there)]
+        monkeypatch.setattr(MountRecord, "device", source)
+        again = lab.prepare(refs("near", "imagenet"))
+        assert again.waiting == [] and os.listdir(again.mounts[1]["source"]) == ["file"]
+        write_mounts(lab.places, [replace(one, state="Bound", read_only=True)])
+        (wait,) = lab.prepare([*refs("near"), {"name": "imagenet", "mode": "ReadWrite"}]).waiting
+        assert wait == "waiting for imagenet to be mounted from gpu-02 (Bound): it is mounted read-only"
+    finally:
+        subprocess.run(["umount", "--recursive", str(there)], check=True)
 
 
 def test_a_copy_is_not_handed_out_before_it_is_filled(lab: RunLab) -> None:

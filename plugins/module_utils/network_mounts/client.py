@@ -240,7 +240,7 @@ class Client:
             return self._why(unit)
         wrong = unit.drift(there[-1])
         if not wrong and unit.proto == RDMA:
-            counted = mountstats.at(unit.point, mountstats.read())
+            counted = mountstats.at(unit.point, mountstats.read([unit.point]))
             if counted is None or not counted.is_rdma:
                 wrong = [f"its transport is {counted.protocol if counted is not None else 'unknown'}, not rdma"]
         if not wrong:

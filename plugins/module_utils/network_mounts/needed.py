@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -86,37 +86,44 @@ class Needed:
         }
 
 
-def needed(workspace: str, wanted: Iterable[Wanted], clients: Iterable[str], ends: Mapping[str, End]) -> Needed:
-    """Return the network mounts that a worker on each of *clients* needs.
+def holders(wanted: Mapping[str, Sequence[Wanted]]) -> set[str]:
+    """Return the machines that hold what the workers of some clients read from others."""
+    remote = (one for client, those in wanted.items() for _key, one in _remote(client, those))
+    return {str((one.source or {})["node"]) for one in remote}
+
+
+def needed(workspace: str, wanted: Mapping[str, Sequence[Wanted]], ends: Mapping[str, End]) -> Needed:
+    """Return the network mounts that a worker on each client needs.
 
     A source that is mounted twice is one network mount, writable when one of them is.
 
+    :param wanted: by client, the drives of its worker
     :param ends: what is known of the machines
     """
-    read_only: dict[tuple[str, int], bool] = {}
-    sources: dict[tuple[str, int], Wanted] = {}
-    for one in wanted:
-        if one.spec is None or one.source is None or one.source["node_scope"] != ON_ONE_MACHINE:
-            continue
-        key = (one.name, one.ref.source_index)
-        sources.setdefault(key, one)
-        read_only[key] = read_only.get(key, True) and one.ref.mode == _READ_ONLY
     mounts: list[NetworkMount] = []
     refused: dict[str, list[str]] = {}
-    for client in dict.fromkeys(clients):
-        for key, one in sources.items():
-            if one.spec is None or one.source is None or one.source["node"] == client:
-                continue
-            node, transport = str(one.source["node"]), str(one.spec["transport"])
+    for client, those in wanted.items():
+        read_only: dict[tuple[str, int], bool] = {}
+        for key, one in _remote(client, those):
+            read_only[key] = read_only.get(key, True) and one.ref.mode == _READ_ONLY
+        for key, one in dict(_remote(client, those)).items():
+            source, transport = one.source or {}, str((one.spec or {})["transport"])
+            node = str(source["node"])
             try:
                 way = decide(transport, _end(ends, node), _end(ends, client))
             except StowageError as error:
                 refused.setdefault(client, []).append(_refusal(one, error))
                 continue
-            path = str(one.source["path"])
-            mount = NetworkMount(workspace, one.name, key[1], node, client, path, read_only[key], transport, way)
-            mounts.append(mount)
+            path = str(source["path"])
+            mounts.append(NetworkMount(workspace, one.name, key[1], node, client, path, read_only[key], transport, way))
     return Needed(mounts, refused)
+
+
+def _remote(client: str, wanted: Iterable[Wanted]) -> Iterator[tuple[tuple[str, int], Wanted]]:
+    """Yield the drives that are on another machine than *client*, by drive and source."""
+    for one in wanted:
+        if one.source is not None and one.source["node_scope"] == ON_ONE_MACHINE and one.source["node"] != client:
+            yield (one.name, one.ref.source_index), one
 
 
 def _end(ends: Mapping[str, End], name: str) -> End:

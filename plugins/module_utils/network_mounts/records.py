@@ -150,6 +150,11 @@ def load_mounts(places: Places) -> list[MountRecord]:
     return _load(mounts_path(places), "mounts", MountRecord, lambda one: one.state in STATES)
 
 
+def find_mount(places: Places, key: tuple[str, str, int]) -> MountRecord | None:
+    """Return the network mount of a source of a drive; None when nobody has begun to make it."""
+    return next((one for one in load_mounts(places) if one.key == key), None)
+
+
 def load_exports(places: Places) -> list[ExportRecord]:
     """Return what this machine exports, or has exported.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,15 +18,16 @@ from ..copies import fills
 from ..copies import present as copies
 from ..data_location import locations as data_locations
 from ..data_location.locations import DataLocation
-from ..drives import grants, host_paths, network_mounts, permissions, reasons
+from ..drives import grants, host_paths, permissions, reasons
 from ..drives import recorded as drive_records
 from ..drives.declared import ON_ONE_MACHINE, PLACED, SCRATCH, SHARED
-from ..drives.network_mounts import BOUND, NetworkMount
 from ..drives.permissions import Applied, Permissions
 from ..drives.recorded import Drive
 from ..drives.refs import DriveRef
 from ..errors import Refusal, printable
+from ..locks import network_lock
 from ..mounts import is_shared
+from ..network_mounts.records import BOUND, PENDING, MountRecord, find_mount
 from ..owner import Registry
 from ..paths import is_within
 from ..places import Places
@@ -74,17 +75,23 @@ class Source:
         return self.ref.mode == READ_ONLY
 
     @property
-    def network_mount(self) -> NetworkMount | None:
-        """The network mount that it is reached through; None when it is on this host, or on every one."""
-        if self.scope != ON_ONE_MACHINE or self.declared["node"] == self.host:
-            return None
-        return network_mounts.find(self.places, self.drive.workspace, self.drive.name, self.ref.source_index)
+    def is_remote(self) -> bool:
+        """Whether it is on another machine, and reached through a network mount."""
+        return self.scope == ON_ONE_MACHINE and self.declared["node"] != self.host
+
+    @property
+    def network_mount(self) -> MountRecord | None:
+        """The network mount that it is reached through; None where nobody has begun to make one."""
+        key = (self.drive.workspace, self.drive.name, self.ref.source_index)
+        return find_mount(self.places, key) if self.is_remote else None
 
     @property
     def path(self) -> str:
         """Where it is on this host; empty for a copy, or while it is not mounted here."""
-        mount = self.network_mount
-        return mount.path if mount is not None else "" if self.scope == PLACED else str(self.declared["path"])
+        if self.is_remote:
+            mount = self.network_mount
+            return mount.path if mount is not None else ""
+        return "" if self.scope == PLACED else str(self.declared["path"])
 
     @property
     def use(self) -> Use:
@@ -110,13 +117,10 @@ class Source:
             raise reasons.not_usable(self.drive.name, self.ref.source_index, self.host).refusal()
         if self.scope == PLACED:
             return self._look_at_copy()
-        mount = self.network_mount
-        if mount is not None:
-            node = self.declared["node"]
-            if (self.drive.spec or {})["transport"] == "Local":
-                raise reasons.only_local(self.drive.name, self.ref.source_index, node).refusal()
-            if mount.state != BOUND:
-                return Look(f"waiting for {self.drive.name} to be mounted from {node} ({mount.state})")
+        if self.is_remote:
+            wait = self._wait_for_mount()
+            if wait:
+                return Look(wait)
         with self._found() as found:
             if found.missing:
                 self._check_missing(found)
@@ -124,6 +128,17 @@ class Source:
                 return Look(makes=f"the directory {printable(found.path)}")
             os.close(self._open_found(found))
         return Look()
+
+    def _wait_for_mount(self) -> str:
+        """Return why the worker has to wait for the network mount, as Astraeus says it; empty when it is there."""
+        mount, node = self.network_mount, self.declared["node"]
+        if (self.drive.spec or {})["transport"] == "Local":
+            raise reasons.only_local(self.drive.name, self.ref.source_index, node).refusal()
+        if mount is not None and mount.state == BOUND and (self.read_only or not mount.read_only):
+            return ""
+        state = mount.state if mount is not None else PENDING
+        why = "it is mounted read-only" if state == BOUND else mount.reason if mount is not None else ""
+        return f"waiting for {self.drive.name} to be mounted from {node} ({state})" + (f": {why}" if why else "")
 
     def _look_at_copy(self) -> Look:
         with self._copy() as (location_fd, location, drive, folder):
@@ -173,12 +188,12 @@ class Source:
         with host_paths.opened(self.path, self.name, links=self.scope != SCRATCH) as found:
             if self.scope == SHARED and not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
                 raise reasons.not_shared_here(self.drive.name, self.path).refusal()
-            if self.network_mount is None:
+            if not self.is_remote:
                 LastingMounts.read().check(self.name, found.path, mount_table.read())
             yield found
 
     def _check_missing(self, found: host_paths.Found) -> None:
-        if self.network_mount is not None:
+        if self.is_remote:
             raise Refusal(self.name, f"{self.path} should be its network mount, and is not there", "mount it anew")
         self._check_apart(found.path)
         granted = grants.load(self.places, self.drive.workspace)
@@ -186,10 +201,10 @@ class Source:
 
     def _open_found(self, found: host_paths.Found) -> int:
         """Open the folder that the worker is to have, when it may have it."""
-        if self.network_mount is None:
+        if self.is_remote:
+            self._check_network_mount(found)
+        else:
             grants.check(self.places, self.drive, self.ref.source_index, found.fd)
-        elif not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
-            raise Refusal(self.name, f"{self.path} should be its network mount, and nothing is mounted there")
         self._check_apart(found.path)
         fd = self._open_sub_path(found.fd)
         try:
@@ -198,6 +213,16 @@ class Source:
             os.close(fd)
             raise
         return fd
+
+    def _check_network_mount(self, found: host_paths.Found) -> None:
+        """Refuse what is at the place of the network mount and is not that mount, as an empty directory under it."""
+        record = self.network_mount
+        mount = mount_table.of_fd(found.fd, mount_table.read())
+        if record is None or mount.point != record.path:
+            raise Refusal(self.name, f"{self.path} should be its network mount, and nothing is mounted there")
+        if mount.source != record.device:
+            rule = f"{self.path} should be {record.device}, and {printable(mount.source)} is mounted there"
+            raise Refusal(self.name, rule, "unmount that, and prepare the run again")
 
     @contextmanager
     def opened(self) -> Iterator[int]:
@@ -219,7 +244,7 @@ class Source:
     def _check_apart(self, path: str) -> None:
         """Refuse what leads into Stowage's own directories, or to other drives' copies."""
         taken = claims.of_stowage(self.places, Registry(self.places).all())
-        if self.network_mount is not None:
+        if self.is_remote:
             taken = {other: what for other, what in taken.items() if not is_within(path, other)}
         claims.check_apart(self.name, path, taken, mount_table.read(), "choose a directory apart from it")
 
@@ -262,6 +287,13 @@ class Source:
                 target=self.ref.mount_path,
                 tell=tell,
             )
+        # Nobody takes a network mount away between the look at it and the pin that keeps it.
+        with network_lock(self.places) if self.is_remote else nullcontext():
+            return self._taken(run, worker, seconds, tell)
+
+    def _taken(self, run: str, worker: str, seconds: float, tell: Callable[[Applied], object]) -> Pin:
+        if self.is_remote and self._wait_for_mount():
+            raise Refusal(self.name, self._wait_for_mount(), "prepare the run again")
         with self._found() as found:
             if found.missing:
                 self._check_missing(found)
@@ -288,7 +320,7 @@ class Source:
 
     def _give(self, found: host_paths.Found, predict: bool = False) -> Applied | None:
         """Give the source the owner and mode that are declared for one that is there already; None for nothing."""
-        if self.network_mount is not None:
+        if self.is_remote:
             return None
         fd = os.open(".", DIRECTORY, dir_fd=found.fd)
         try:
