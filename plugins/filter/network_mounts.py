@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -13,33 +13,66 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.stowage.host.plugins.module_utils.drives import refs as drive_refs
 from ansible_collections.stowage.host.plugins.module_utils.drives.reasons import Reason
 from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
-from ansible_collections.stowage.host.plugins.module_utils.network_mounts.needed import holders, needed
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.needed import NetworkMount, holders, needed
 from ansible_collections.stowage.host.plugins.module_utils.placement import asked as placement_asked
 from ansible_collections.stowage.host.plugins.plugin_utils.host_drives import Lists
 from ansible_collections.stowage.host.plugins.plugin_utils.machines import end
 
+_RUN = ("hosts", "drives", "workspace")
 
-def network_mounts(hostvars: Any, hosts: Any, refs: Any, workspace: Any) -> dict[str, Any]:
-    """Return what hosts export and mount so that a worker on each of *hosts* has its drives, and what cannot be.
 
-    :param refs: the drives of a worker of the run
+def network_mounts(hostvars: Any, run: Any, exported: str = "") -> dict[str, Any]:
+    """Return what hosts export and mount so that the workers of *run* have their drives, and what cannot be.
+
+    :param run: the ``hosts`` of the workers, the ``drives`` of each, and the ``workspace``
+    :param exported: the variable that the exports were registered in, once there are some
     """
-    if not isinstance(hostvars, Mapping) or isinstance(hosts, str) or not isinstance(hosts, Iterable):
-        raise AnsibleFilterError("network_mounts: the input must be hostvars, and its first argument a list of hosts")
-    names = sorted({str(host) for host in hosts})
+    if not isinstance(hostvars, Mapping) or not isinstance(run, Mapping) or not set(_RUN) <= set(run):
+        raise AnsibleFilterError(
+            f"network_mounts: the input must be hostvars, and its argument a dictionary with {', '.join(_RUN)}"
+        )
+    names = sorted({str(host) for host in run["hosts"]})
     lists = Lists(hostvars)
     try:
-        read = drive_refs.read(refs)
-        declared = {host: lists.of(host) for host in names}
-        name = placement_asked.choose_workspace(workspace, declared.values()) if read else ""
-        asked = placement_asked.ask(read, name, declared, set(hostvars)) if read else {}
+        refs = drive_refs.read(run["drives"])
+        declared = {host: lists.of(host) for host in names} if refs else {}
+        workspace = placement_asked.choose_workspace(run["workspace"], declared.values()) if refs else ""
+        asked = placement_asked.ask(refs, workspace, declared, set(hostvars))
         wanted = {host: one for host, one in asked.items() if not isinstance(one, Reason)}
-        ends = {node: end(hostvars, node) for node in {*names, *holders(wanted)}}
-        found = needed(name, wanted, ends)
+        nodes = holders(wanted)
+        found = needed(workspace, wanted, {name: end(hostvars, name) for name in {*names, *nodes}})
     except StowageError as error:
         raise AnsibleFilterError(f"network_mounts: {error}") from error
-    refused = {host: [one.text] for host, one in asked.items() if isinstance(one, Reason)}
-    return {**found.to_json(), "refused": {**refused, **found.to_json()["refused"]}}
+    mounts: dict[str, list[dict[str, Any]]] = {}
+    for one in found.mounts:
+        state = _exported(hostvars, one, exported) if exported else {}
+        mounts.setdefault(one.client, []).append({**one.to_mount(), **state})
+    exports: dict[str, list[dict[str, Any]]] = {}
+    for one in found.mounts:
+        exports.setdefault(one.node, []).append(one.to_export())
+    clients = sorted(host for host, those in wanted.items() if holders({host: those}))
+    return {
+        "nodes": sorted(nodes),
+        "clients": clients,
+        "exports": exports,
+        "mounts": mounts,
+        "refused": {host: list(why) for host, why in found.refused.items()},
+    }
+
+
+def _exported(hostvars: Mapping[str, Any], one: NetworkMount, registered: str) -> dict[str, str]:
+    """Return what the machine that holds a drive has said of its export."""
+    result = hostvars[one.node].get(registered)
+    if result is None:
+        return {"not_exported": f"machine {one.node} was not asked: it is outside of --limit, or failed before"}
+    if result.get("unreachable"):
+        return {"not_exported": f"source {one.source} is on machine {one.node} which is Down"}
+    for export in result.get("exports", ()):
+        key = (export["workspace"], export["drive"], export["source"], export["client"])
+        if key == (one.workspace, one.drive, one.source, one.client):
+            failed = export["state"] != "Exported"
+            return {"not_exported": export["reason"] if failed else "", "no_rdma": result.get("no_rdma", "")}
+    return {"not_exported": " ".join(str(result.get("msg") or "it was not exported").split())}
 
 
 class FilterModule:

@@ -30,8 +30,8 @@ options:
     required: true
   mounts:
     description:
-      - The network mounts. When O(state=absent), only C(workspace), C(drive) and C(source) of each count, and without
-        it all network mounts of the host are meant.
+      - The network mounts. Unless O(state=present), only C(workspace), C(drive) and C(source) of each count. Without
+        it, O(state=absent) means all network mounts of the host.
     type: list
     elements: dict
     suboptions:
@@ -77,12 +77,17 @@ options:
         description: Why the other machine does not export it. Unless it is empty, the mount is recorded as C(Pending).
         type: str
         default: ""
+      no_rdma:
+        description: Why the other machine does not listen for RDMA. Unless it is empty, RDMA is not tried.
+        type: str
+        default: ""
   state:
     description:
       - Whether they are mounted. C(absent) unmounts those that no run of this host uses, and leaves the others. A mount
         whose server does not answer is unmounted by force.
+      - C(withdrawn) records of mounts that are unmounted here that the other machines export them no more.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, withdrawn]
     default: present
 extends_documentation_fragment:
   - stowage.host.attributes
@@ -115,6 +120,7 @@ EXAMPLES = r"""
   stowage.host.nfs_mounts:
     host_name: "{{ inventory_hostname }}"
     state: absent
+  register: unmounted
 """
 
 RETURN = r"""
@@ -125,7 +131,9 @@ actions:
   elements: str
   sample: ["mount 10.10.0.11:/mnt/nvme0/imagenet over rdma"]
 mounts:
-  description: What came of each, and when O(state=absent) of all that are meant and were ever mounted.
+  description:
+    - What came of each. When O(state=absent), those that were unmounted earlier are there too, until their exports are
+      known to be withdrawn.
   returned: success, or when some could not be made
   type: list
   elements: dict
@@ -206,29 +214,33 @@ ARGUMENT_SPEC = {
             "transport": {"type": "str", "choices": ["Auto", "RDMA", "TCP"], "default": "Auto"},
             "rdma": {"type": "bool", "default": False},
             "not_exported": {"type": "str", "default": ""},
+            "no_rdma": {"type": "str", "default": ""},
         },
     },
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "state": {"type": "str", "choices": ["present", "absent", "withdrawn"], "default": "present"},
 }
 
 
 def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     params, places = module.params, Places()
-    present, given = params["state"] == "present", params["mounts"]
-    if present and given is None:
-        raise Refusal("mounts", "is required when state is present", "name the network mounts")
-    asked = [read_asked(one, params["host_name"]) for one in given] if present else []
-    keys = [read_key(one) for one in given] if given is not None else None
+    state, given = params["state"], params["mounts"]
+    if state != "absent" and given is None:
+        raise Refusal("mounts", f"is required when state is {state}", "name the network mounts")
+    asked = [read_asked(one, params["host_name"]) for one in given] if state == "present" else []
+    keys = None if given is None else [read_key(one) for one in given]
     systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
     journalctl = module.get_bin_path("journalctl", required=True)
     with nullcontext() if module.check_mode else network_lock(places, alone=True):
         client = Client(places, systemctl, module.run_command, journalctl, differences)
-        found = client.make(asked) if present else client.release(keys)
+        if state == "present":
+            found = client.make(asked)
+        else:
+            found = client.release(keys) if state == "absent" else client.note_withdrawn(keys or [])
     results = {"mounts": [shown_mount(one) for one in found]}
     failed = [
         f"drive {one.workspace}/{one.drive} from {one.node}: {one.reason}" for one in found if one.state == FAILED
     ]
-    if present and failed:
+    if state == "present" and failed:
         raise PartlyFailed("; ".join(failed), results)
     return results
 

@@ -32,6 +32,7 @@ from .records import BOUND, FAILED, PENDING, RELEASED, RELEASING, MountRecord
 from .server import PACKAGES
 
 FELL_BACK = "mounted over TCP (RDMA did not work)"
+WITHDRAWN = "its export is withdrawn"
 _JOURNAL_PATIENCE_S = 2.0
 
 
@@ -52,6 +53,8 @@ class Asked:
     """Whether both machines are on one RDMA network."""
     not_exported: str = ""
     """Why the other machine does not export it; empty when it does."""
+    no_rdma: str = ""
+    """Why the other machine does not listen for RDMA; empty when it does, or need not."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -117,6 +120,7 @@ def read_asked(value: Mapping[str, Any], host: str) -> Asked:
         value["transport"],
         value["rdma"],
         value["not_exported"],
+        value["no_rdma"],
     )
 
 
@@ -194,6 +198,9 @@ class Client:
         failed: dict[tuple[str, str, int], str] = {}
         for proto in (RDMA, TCP):
             trying = [one for one in asked if proto in one.protos and one.key not in found]
+            if proto == RDMA:
+                failed.update({one.key: f"{one.node}: {one.no_rdma}" for one in trying if one.no_rdma})
+                trying = [one for one in trying if not one.no_rdma]
             for key, why in self._try(trying, proto).items():
                 one = next(other for other in trying if other.key == key)
                 if not why:
@@ -296,7 +303,9 @@ class Client:
     # -- Releasing
 
     def release(self, keys: Iterable[tuple[str, str, int]] | None = None) -> list[MountRecord]:
-        """Unmount the network mounts that no run uses; return all that are released, also those of earlier calls.
+        """Unmount the network mounts that no run uses; return what became of each that is not over and done with.
+
+        Those that were unmounted by earlier calls are among them until their exports are known to be withdrawn.
 
         :param keys: which; None for all
         :raises RecordError: when a lease cannot be read: then nobody knows what it holds
@@ -311,7 +320,17 @@ class Client:
                 continue
             changed.append(self._release(record))
         self._write(changed)
-        return [one for _key, one in sorted(self.known.items()) if wanted is None or one.key in wanted]
+        left = [one for _key, one in sorted(self.known.items()) if wanted is None or one.key in wanted]
+        return [one for one in left if one.reason != WITHDRAWN]
+
+    def note_withdrawn(self, keys: Iterable[tuple[str, str, int]]) -> list[MountRecord]:
+        """Record that the other machines have withdrawn the exports of what is unmounted here."""
+        found = [self.known[key] for key in keys if key in self.known and self.known[key].state == RELEASED]
+        changed = [one for one in found if one.reason != WITHDRAWN]
+        for one in changed:
+            self.differences.note(f"export of drive {one.workspace}/{one.drive} from {one.node}", WITHDRAWN, "")
+        self._write(replace(one, reason=WITHDRAWN, time=round(time.time(), 3)) for one in changed)
+        return [self.known[one.key] for one in found]
 
     def _release(self, record: MountRecord) -> MountRecord:
         unit = MountUnit(record.path, record.server_address, record.export, record.proto or TCP, record.read_only, "")

@@ -61,7 +61,6 @@ class NetworkMount(NamedTuple):
             "mode": "ReadOnly" if self.read_only else "ReadWrite",
             "transport": self.wanted,
             "rdma": self.way.rdma,
-            "why": self.way.why,
         }
 
 
@@ -72,18 +71,6 @@ class Needed:
     mounts: Sequence[NetworkMount]
     refused: Mapping[str, Sequence[str]]
     """By client, why it cannot have a drive; one line each."""
-
-    def to_json(self) -> dict[str, Any]:
-        exports: dict[str, list[dict[str, Any]]] = {}
-        mounts: dict[str, list[dict[str, Any]]] = {}
-        for one in self.mounts:
-            exports.setdefault(one.node, []).append(one.to_export())
-            mounts.setdefault(one.client, []).append(one.to_mount())
-        return {
-            "exports": exports,
-            "mounts": mounts,
-            "refused": {host: list(why) for host, why in self.refused.items()},
-        }
 
 
 def holders(wanted: Mapping[str, Sequence[Wanted]]) -> set[str]:
