@@ -35,9 +35,9 @@ def network_mounts(hostvars: Any, run: Any, exported: str = "") -> dict[str, Any
     lists = Lists(hostvars)
     try:
         refs = drive_refs.read(run["drives"])
-        declared = {host: lists.of(host) for host in names} if refs else {}
-        workspace = placement_asked.choose_workspace(run["workspace"], declared.values()) if refs else ""
-        asked = placement_asked.ask(refs, workspace, declared, set(hostvars))
+        workspace = str(run["workspace"]).strip()
+        # What a host cannot have for another reason it says itself, when the run is prepared there.
+        asked = placement_asked.ask(refs, workspace, {host: lists.of(host) for host in names}, set(hostvars))
         wanted = {host: one for host, one in asked.items() if not isinstance(one, Reason)}
         nodes = holders(wanted)
         found = needed(workspace, wanted, {name: end(hostvars, name) for name in {*names, *nodes}})
