@@ -24,7 +24,10 @@ DRIVES = check_drives(
         drive("results", "gpu-01", "TCP", "ReadWrite"),
         drive("fast", "gpu-02", "RDMA"),
         drive("local", "gpu-01", "Local"),
-        {"metadata": {"name": "cache"}, "spec": {"sources": [{"node_scope": "placed", "path": ""}]}},
+        {
+            "metadata": {"name": "cache"},
+            "spec": {"sources": [{"node_scope": "placed", "path": "", "mount_path": "/cache"}]},
+        },
     ]
 )
 ENDS = {
