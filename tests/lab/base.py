@@ -95,6 +95,8 @@ class Root:
     left_out: tuple[str, ...] = LEFT_OUT
     masked: tuple[str, ...] = MASKED
     disabled: tuple[str, ...] = DISABLED
+    hooks: tuple[str, ...] = ()
+    """Lines of shell that change it in the end; it is $1."""
     beside: tuple[str, ...] = ()
     """What the files beside the image depend on, but the image does not."""
 
@@ -131,6 +133,7 @@ class Root:
             f'for unit in {" ".join(self.disabled)}; do find "{units}" -name "$unit" -delete; done',
             f'ln -s /lib/systemd/system/systemd-networkd.service "{units}/multi-user.target.wants/"',
             f'mkdir -p "{units}/local-fs.target.wants"',
+            *self.hooks,
         ]
         mirror = debian_mirror.mirror()
         if mirror is None:

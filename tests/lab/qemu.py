@@ -8,7 +8,6 @@ They have NFS and its server, RDMA (in software, on the lab's network: RoCE) and
 from __future__ import annotations
 
 import ipaddress
-import lzma
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 import base
 from base import Host, Lab, run, write
 
-NEEDED = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio"}
+NEEDED = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "unxz": "xz-utils"}
 START_LIMIT_S = 300
 MEMORY_MIB = 1024
 INTERFACE = "eth0"
@@ -33,7 +32,6 @@ MODULES_LEFT_OUT = (
     *("drivers/net/ethernet", "drivers/net/usb", "drivers/net/wireless", "drivers/staging", "drivers/usb", "sound"),
 )
 LEFT_OUT = (*base.LEFT_OUT, *(f"/*lib/modules/*/kernel/{path}/*" for path in MODULES_LEFT_OUT))
-INITRD_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 # What the kernel needs to find its root filesystem, and its network from the first moment.
 EARLY_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "crc32c_generic", "ext4")
 INIT = """#!/bin/busybox sh
@@ -48,6 +46,16 @@ MASKED = (
     # A real terminal nobody sits at, mail about arrays that nobody reads, and NFS over block devices.
     *("getty.target", "mdmonitor.service", "mdmonitor-oneshot.timer", "mdcheck_start.timer", "mdcheck_continue.timer"),
     *("nfs-blkmap.service", "systemd-journal-flush.service"),
+    # The host has the one key that it needs.
+    "sshd-keygen.service",
+)
+DISABLED = (
+    *base.DISABLED,
+    *("dpkg-db-backup.timer", "e2scrub_reap.service", "systemd-pstore.service", "xfs_scrub_all.timer"),
+)
+HOOKS = (  # where modules are compressed, as on Debian 13: once is enough
+    'find "$1"/usr/lib/modules -name "*.ko.xz" -exec unxz {} +',
+    'for modules in "$1"/usr/lib/modules/*; do chroot "$1" depmod "${modules##*/}"; done',
 )
 KERNEL_ARGUMENTS = (
     "root=/dev/vda rw quiet console=ttyS0 net.ifnames=0 mitigations=off no5lvl cryptomgr.notests audit=0 apparmor=0"
@@ -106,18 +114,18 @@ def take_out(root: Path, image: Path) -> None:
         for name in ("bin", "dev", "root"):
             (files / name).mkdir()
         shutil.copy(root / "bin/busybox", files / "bin")
-        names = []
-        for module in dict.fromkeys(needed):
-            content = (root / module.strip("/")).read_bytes()
-            names.append(Path(module).name.removesuffix(".xz"))
-            (files / names[-1]).write_bytes(lzma.decompress(content) if module.endswith(".xz") else content)
-        write(files / "init", INIT.format(modules=" ".join(names)), 0o755)
+        modules = [root / module.strip("/") for module in dict.fromkeys(needed)]
+        for module in modules:
+            shutil.copy(module, files)
+        write(files / "init", INIT.format(modules=" ".join(module.name for module in modules)), 0o755)
         archive = 'cd "$1" && find . | cpio --quiet --create --format=newc >"$2"'
         run("sh", "-c", archive, "sh", files, image.with_suffix(".initrd"))
 
 
 def root_image(suite: str) -> Path:
-    root = base.Root(f"{suite}-qemu", suite, PACKAGES, LEFT_OUT, MASKED, beside=(INIT, *EARLY_MODULES))
+    root = base.Root(
+        f"{suite}-qemu", suite, PACKAGES, LEFT_OUT, MASKED, DISABLED, hooks=HOOKS, beside=(INIT, *EARLY_MODULES)
+    )
     return root.image(take_out, INITRD="No")
 
 
