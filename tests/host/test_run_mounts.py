@@ -373,6 +373,58 @@ def test_a_mount_below_a_source_would_not_be_seen(lab: RunLab) -> None:
     assert f"{lab.sources}/data/below is mounted below" in refused(lab, refs("data"))
 
 
+def test_what_is_mounted_below_meanwhile_is_seen(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a large source gets its owner."""
+    make(lab.sources / "data" / "below")
+    lab.have(drive("data", lab.sources / "data", permissions={"owner_uid": 1000, "apply": True}))
+    real = worker_drives.permissions.apply_declared
+
+    def slowly(*arguments: Any, predict: bool = False) -> Any:
+        if not predict:
+            subprocess.run(["mount", "-t", "tmpfs", "none", lab.sources / "data" / "below"], check=True)
+        return real(*arguments, predict=predict)
+
+    monkeypatch.setattr(worker_drives.permissions, "apply_declared", slowly)
+    with pytest.raises(StowageError, match="/data/below is mounted below"):
+        lab.prepare(refs("data"))
+    assert lab.pinned() == []
+
+
+def test_the_mount_table_and_the_units_are_read_once_for_a_worker(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"d{number}" for number in range(5)]
+    for name in names[:3]:
+        make(lab.sources / name)
+    lab.have(*(drive(name, lab.sources / name, scope="local-any") for name in names))
+    read: list[str] = []
+
+    def counting(real: Any, what: str) -> Any:
+        return lambda *arguments: (read.append(what), real(*arguments))[1]
+
+    monkeypatch.setattr(worker_drives.mount_table, "read", counting(mounts.read, "table"))
+    looked_for = lasting_mounts.LastingMounts._looked_for
+    monkeypatch.setattr(lasting_mounts.LastingMounts, "_looked_for", counting(looked_for, "unit"))
+    lab.prepare(refs(*names), differences=Differences(True))
+    above = len(lab.sources.parts) - 1
+    assert (read.count("table"), read.count("unit")) == (1, 2 * (above + len(names)))
+
+
+def test_a_disk_that_looking_mounts_is_seen(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an automount does."""
+    make(lab.sources / "data")
+    lab.have(drive("data", lab.sources / "data"))
+    answers = worker_drives.check_answers
+
+    def looking(named: Any) -> None:
+        if not os.path.ismount(lab.sources / "data"):
+            subprocess.run(["mount", "-t", "tmpfs", "none", lab.sources / "data"], check=True)
+            (lab.sources / "data" / "on the disk").touch()
+        answers(named)
+
+    monkeypatch.setattr(worker_drives, "check_answers", looking)
+    (one,) = lab.prepare(refs("data")).mounts
+    assert os.listdir(one["source"]) == ["on the disk"]
+
+
 def test_a_symlink_put_into_the_way_meanwhile_mounts_nothing_outside(lab: RunLab) -> None:
     """Somebody changes a folder and a source for symlinks to /etc and back, as fast as possible."""
     data = lab.sources / "data"

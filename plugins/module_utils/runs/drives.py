@@ -26,12 +26,12 @@ from ..drives.permissions import Applied, Permissions
 from ..drives.recorded import Drive
 from ..drives.refs import DriveRef
 from ..errors import Refusal, printable
-from ..mounts import is_shared
+from ..mounts import Mount, is_shared
 from ..owner import Registry
 from ..paths import is_within
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
-from ..syscalls import DIRECTORY
+from ..syscalls import DIRECTORY, mount_id
 from . import pins
 from .pins import READ_ONLY, Pin, Use
 
@@ -45,6 +45,23 @@ class Look(NamedTuple):
     """What is made when it is taken; empty for nothing."""
     starts: str = ""
     """The unit that has to be started so that the wait comes to an end; empty for none."""
+
+
+class Sight:
+    """The mount table, and which mounts the host is to have, as they are now: read once for all drives of a worker.
+
+    What is mounted for good is judged by a new one right before.
+    """
+
+    def __init__(self) -> None:
+        self.mounts = mount_table.read()
+        self.lasting = LastingMounts.read()
+
+    def mount_of(self, fd: int) -> Mount:
+        """Return the mount that *fd* was opened through; where looking has mounted it, the table is read anew."""
+        if mount_id(fd) not in {mount.id for mount in self.mounts}:
+            self.mounts = mount_table.read()
+        return mount_table.of_fd(fd, self.mounts)
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,7 @@ class Source:
 
     # -- Looking
 
-    def look(self) -> Look:
+    def look(self, sight: Sight) -> Look:
         """Return what stands between the worker and the drive; nothing is made.
 
         :raises Refusal: when the drive cannot be had on this host
@@ -117,12 +134,13 @@ class Source:
                 raise reasons.only_local(self.drive.name, self.ref.source_index, node).refusal()
             if mount.state != BOUND:
                 return Look(f"waiting for {self.drive.name} to be mounted from {node} ({mount.state})")
-        with self._found() as found:
+        with self._found(sight) as found:
             if found.missing:
-                self._check_missing(found)
+                self._check_missing(found, sight)
                 self._check_sub_path_of_new()
                 return Look(makes=f"the directory {printable(found.path)}")
-            os.close(self._open_found(found))
+            self._check_found(found, sight)
+            os.close(self._open_found(found, sight))
         return Look()
 
     def _look_at_copy(self) -> Look:
@@ -166,49 +184,54 @@ class Source:
     # -- Directories of this host
 
     @contextmanager
-    def _found(self) -> Iterator[host_paths.Found]:
+    def _found(self, sight: Sight) -> Iterator[host_paths.Found]:
         """Open the directory as far as it is there. Scratch is made: so it is under no symbolic link at all."""
         # One that is on a dead server must not hold up more than a child.
         check_answers([(self.name, self.path)])
         with host_paths.opened(self.path, self.name, links=self.scope != SCRATCH) as found:
-            if self.scope == SHARED and not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
+            mount = sight.mount_of(found.fd)
+            if self.scope == SHARED and not is_shared(mount.fstype):
                 raise reasons.not_shared_here(self.drive.name, self.path).refusal()
             if self.network_mount is None:
-                LastingMounts.read().check(self.name, found.path, mount_table.read())
+                sight.lasting.check(self.name, found.path, sight.mounts)
             yield found
 
-    def _check_missing(self, found: host_paths.Found) -> None:
+    def _check_missing(self, found: host_paths.Found, sight: Sight) -> None:
         if self.network_mount is not None:
             raise Refusal(self.name, f"{self.path} should be its network mount, and is not there", "mount it anew")
-        self._check_apart(found.path)
+        self._check_apart(found.path, sight)
         granted = grants.load(self.places, self.drive.workspace)
-        permissions.check_source(self.drive, self.path, granted, self._new)
+        grants.check_place(self.drive, self.path, granted, found.path)
+        permissions.check_makeable(self.drive, self.path, granted, found, self._new)
 
-    def _open_found(self, found: host_paths.Found) -> int:
-        """Open the folder that the worker is to have, when it may have it."""
+    def _check_found(self, found: host_paths.Found, sight: Sight) -> None:
+        """Refuse what a worker may not have."""
         if self.network_mount is None:
             grants.check(self.places, self.drive, self.ref.source_index, found.fd)
-        elif not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
+        elif not is_shared(sight.mount_of(found.fd).fstype):
             raise Refusal(self.name, f"{self.path} should be its network mount, and nothing is mounted there")
-        self._check_apart(found.path)
+        self._check_apart(found.path, sight)
+
+    def _open_found(self, found: host_paths.Found, sight: Sight) -> int:
+        """Open the folder that the worker is to have."""
         fd = self._open_sub_path(found.fd)
         try:
-            self._check_nothing_below(os.readlink(f"/proc/self/fd/{fd}"))
+            self._check_nothing_below(os.readlink(f"/proc/self/fd/{fd}"), sight)
         except BaseException:
             os.close(fd)
             raise
         return fd
 
-    def _check_apart(self, path: str) -> None:
+    def _check_apart(self, path: str, sight: Sight) -> None:
         """Refuse what leads into Stowage's own directories, or to other drives' copies."""
         taken = claims.of_stowage(self.places, Registry(self.places).all())
         if self.network_mount is not None:
             taken = {other: what for other, what in taken.items() if not is_within(path, other)}
-        claims.check_apart(self.name, path, taken, mount_table.read(), "choose a directory apart from it")
+        claims.check_apart(self.name, path, taken, sight.mounts, "choose a directory apart from it")
 
-    def _check_nothing_below(self, path: str) -> None:
+    def _check_nothing_below(self, path: str, sight: Sight) -> None:
         """A worker would have an empty directory where something is mounted below, and write into that."""
-        for mount in mount_table.read():
+        for mount in sight.mounts:
             if mount.point != path and is_within(mount.point, path):
                 rule = f"{printable(mount.point)} is mounted below {printable(path)}, and a worker would not see it"
                 raise Refusal(self.name, rule, "declare a drive for it, and one apart from it")
@@ -245,23 +268,39 @@ class Source:
                 target=self.ref.mount_path,
                 tell=tell,
             )
-        with self._found() as found:
-            if found.missing:
-                self._check_missing(found)
-                self._make()
+        sight = Sight()
+        with self._found(sight) as found:
+            if not found.missing:
+                return self._hold(found, sight, run, worker, seconds, tell)
+            self._check_missing(found, sight)
+            self._make()
         # Opened anew, whoever has made it: what is mounted is what was checked.
-        with self._found() as found:
+        sight = Sight()
+        with self._found(sight) as found:
             if found.missing:
                 raise Refusal(self.name, f"{self.path} is not there any more", "run again")
-            fd = self._open_found(found)
-            try:
-                applied = self._give(found)
-                if applied is not None:
-                    tell(applied)
-                    permissions.check_unmarked(self.drive, self.path, applied)
-                return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
-            finally:
-                os.close(fd)
+            return self._hold(found, sight, run, worker, seconds, tell)
+
+    def _hold(
+        self,
+        found: host_paths.Found,
+        sight: Sight,
+        run: str,
+        worker: str,
+        seconds: float,
+        tell: Callable[[Applied], object],
+    ) -> Pin:
+        self._check_found(found, sight)
+        applied = self._give(found)
+        if applied is not None:
+            tell(applied)
+            permissions.check_unmarked(self.drive, self.path, applied)
+            sight = Sight()  # that may have taken long
+        fd = self._open_found(found, sight)
+        try:
+            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
+        finally:
+            os.close(fd)
 
     def _make(self) -> None:
         granted = grants.load(self.places, self.drive.workspace)
@@ -281,7 +320,7 @@ class Source:
 
     # -- Predicting
 
-    def foretell(self) -> Applied | None:
+    def foretell(self, sight: Sight) -> Applied | None:
         """Return what of the drive has another owner or mode, and would be changed when it is taken; None for nothing.
 
         It is gone through as a whole where that is declared.
@@ -293,7 +332,7 @@ class Source:
                 if folder is None:
                     return None
                 return permissions.apply_declared(folder, drive, drive.copy_name, predict=True)
-        with self._found() as found:
+        with self._found(sight) as found:
             applied = None if found.missing else self._give(found, predict=True)
         if applied is not None:
             permissions.check_unmarked(self.drive, self.path, applied)
