@@ -390,6 +390,19 @@ def test_what_is_mounted_below_meanwhile_is_seen(lab: RunLab, monkeypatch: pytes
     assert lab.pinned() == []
 
 
+def test_scratch_that_another_worker_makes_meanwhile_is_had(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.have(drive("scratch", lab.sources / "scratch", scope="local-any"))
+    real = worker_drives.permissions._chain
+
+    def beaten(*arguments: Any) -> int:
+        make(lab.sources / "scratch")
+        return real(*arguments)
+
+    monkeypatch.setattr(worker_drives.permissions, "_chain", beaten)
+    (one,) = lab.prepare(refs("scratch")).mounts
+    assert os.listdir(one["source"]) == ["file"] and os.listdir(lab.sources) == ["scratch"]
+
+
 def test_the_mount_table_and_the_units_are_read_once_for_a_worker(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"d{number}" for number in range(5)]
     for name in names[:3]:
@@ -696,7 +709,7 @@ def test_the_command(lab: RunLab, capsys: pytest.CaptureFixture[str]) -> None:
 # -- All at once
 
 ROUNDS = """
-import random, time
+import itertools, random, time
 from pathlib import Path
 from runs_lab import RunLab, refs
 from stowage_core import eviction
@@ -704,15 +717,18 @@ from stowage_core.errors import StowageError
 lab = pickle.loads(bytes.fromhex(sys.argv[1]))
 number, rounds = int(sys.argv[2]), int(sys.argv[3])
 chosen = random.Random(number)
-for each in range(rounds):
+for each in itertools.count():
+    if each >= rounds and os.path.exists(sys.argv[4]):
+        break
     run, worker = f"run-{number % 3}", f"w{number}"
-    name = f"c{chosen.randrange(4)}"
-    try:
-        found = lab.prepare(refs(name, "scratch"), worker, run)
-    except StowageError as error:
-        # Its copy was being evicted, or was evicted between the look and the mount.
-        print("refused", error, flush=True)
-        continue
+    name = f"c{chosen.randrange(8)}"
+    while True:
+        try:
+            found = lab.prepare(refs(name, "scratch"), worker, run)
+            break
+        except StowageError as error:
+            # As whoever starts it would do: its copy may just have been evicted, between the look and the mount.
+            print("again", error, flush=True)
     (at,) = [Path(one["source"]) for one in found.mounts if one["drive"] == name]
     mark = at / f"{number}-{each}"
     mark.write_text("here")
@@ -732,34 +748,45 @@ def measured(lab: RunLab, name: str) -> None:
 
 
 def test_many_at_once_lose_no_copy_in_use_and_leave_no_pin(lab: RunLab) -> None:
-    """Two hundred rounds by eight processes over four copies, while every copy that may go is evicted."""
-    cached = [drive(f"c{number}", scope="placed", evictable=True) for number in range(4)]
+    """Two hundred rounds and more by eight processes over eight copies, while every copy that may go is evicted.
+
+    They go on until some were: a slow machine changes how long it takes, and not what is shown.
+    """
+    cached = [drive(f"c{number}", scope="placed", evictable=True) for number in range(8)]
     lab.have(*cached, drive("scratch", lab.sources / "scratch", scope="local-any"))
-    for number in range(4):
+    for number in range(8):
         measured(lab, f"c{number}")
     code = "import os, pickle, sys\n" + ROUNDS
     environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"}
-    given = pickle.dumps(lab).hex()
+    given, enough = pickle.dumps(lab).hex(), f"{lab.places.var}/enough"
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", code, given, str(number), "25"], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, given, str(number), "25", enough],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for number in range(8)
     ]
-    removed = 0
-    end = time.monotonic() + 45
-    while any(worker.poll() is None for worker in workers) and time.monotonic() < end:
-        for number in range(4):
-            record = copies.load_record(lab.places, f"ml.c{number}")
-            if record is None or record.allocated is None:
-                measured(lab, f"c{number}")
-        removed += len(lab.evict().removed)
+    removed, end = 0, time.monotonic() + 150
+    try:
+        while any(worker.poll() is None for worker in workers) and time.monotonic() < end:
+            for number in range(8):
+                record = copies.load_record(lab.places, f"ml.c{number}")
+                if record is None or record.allocated is None:
+                    measured(lab, f"c{number}")
+            removed += len(lab.evict().removed)
+            if removed >= 10:
+                Path(enough).touch()
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.kill()
     outputs = [worker.communicate(timeout=60)[0].split("\n") for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * 8
     lines = [line for output in outputs for line in output if line]
-    done = lines.count("done")
-    assert done + sum(line.startswith("refused") for line in lines) == 200
-    print(f"{done} of 200 rounds, {removed} copies removed")
-    assert done >= 100 and removed > 0
+    done, again = lines.count("done"), [line for line in lines if line != "done"]
+    print(f"{done} rounds, {removed} copies removed, prepared again: {again}")
+    assert done >= 200 and len(again) <= done / 10 and removed >= 10
     assert lab.pinned() == [] and os.listdir(lab.places.pins_dir) == []
     assert lab.trash() == []

@@ -284,6 +284,10 @@ def _id(value: int | None) -> int:
 # -- Sources
 
 
+class MadeMeanwhile(Refusal):
+    """A source's directory was missing, and somebody else has made it."""
+
+
 class Missing(Refusal):
     """A source's directory is not there, and is not to be made, or not where it would be."""
 
@@ -356,7 +360,8 @@ def _made(shown: str, found: host_paths.Found, wanted: Permissions) -> int:
             _move(place, names[0], found.fd)
         except FileExistsError as error:
             os.close(fd)
-            raise Refusal(shown, f"{printable(found.path)} was made by somebody else meanwhile", "run again") from error
+            rule = f"{printable(found.path)} was made by somebody else meanwhile"
+            raise MadeMeanwhile(shown, rule, "run again") from error
         except BaseException:
             os.close(fd)
             raise

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -273,7 +273,8 @@ class Source:
             if not found.missing:
                 return self._hold(found, sight, run, worker, seconds, tell)
             self._check_missing(found, sight)
-            self._make()
+            with suppress(permissions.MadeMeanwhile):  # for another worker, as a rule
+                self._make()
         # Opened anew, whoever has made it: what is mounted is what was checked.
         sight = Sight()
         with self._found(sight) as found:
