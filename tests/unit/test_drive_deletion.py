@@ -427,6 +427,7 @@ def test_a_drive_without_copies(kind: str, said: str) -> None:
 def test_a_prediction_claims_nothing() -> None:
     result = found(check_mode=True, not_asked="gpu-03", gpu_01=host(told(True)), gpu_02=host(told()))
     assert result["said"] == "drive vision/imagenet: would be deleted on 2 of 3 hosts; nothing was changed"
+    assert result["holding"] == {"gpu-01": "it holds a copy"}
 
 
 def test_wrong_input() -> None:
