@@ -80,7 +80,7 @@ PACKAGES = [
     "util-linux",
     "xfsprogs",
 ]
-SUITES = {"bookworm": [*PACKAGES, "prometheus"], "trixie": PACKAGES}
+SUITES = {"bookworm": [*PACKAGES, "docker.io", "prometheus"], "trixie": PACKAGES}
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/javascript/*")
 ROOT_SIZE = 4 << 30
 # The first disk is /mnt/nvme0, the second /mnt/nvme1, ... -q and -f: the images are new.
@@ -92,10 +92,13 @@ DISABLED = [
     *("prometheus.service", "apt-daily.timer", "apt-daily-upgrade.timer", "fstrim.timer", "e2scrub_all.timer"),
     *("podman.service", "podman.socket", "podman-auto-update.service", "podman-auto-update.timer"),
     *("podman-restart.service", "podman-clean-transient.service"),
+    *("docker.service", "docker.socket", "containerd.service"),
 ]
 # What Podman cannot have here: control groups with controllers (where the machine has version 1 beside 2, they are in
 # the former) or with a filter of devices (for which it would raise a limit), and a network: the tools are not there.
 CONTAINERS = '[containers]\ncgroups = "disabled"\nnetns = "none"\n'
+# Docker can have all it wants. It is only to leave the host's network alone, which leads nowhere.
+DOCKER = '{"bridge": "none", "iptables": false, "ip6tables": false}\n'
 
 
 class LabError(Exception):
@@ -320,6 +323,7 @@ def prepare_host(lab: Lab, host: Host, hosts: list[Host], disks: list[str], size
     write(seed / "etc/systemd/network/10-lab.network", f"[Match]\nName=host0\n\n[Network]\nAddress={host.address}/24\n")
     write(seed / "etc/tmpfiles.d/stowage-lab.conf", device_nodes())
     write(seed / "etc/containers/containers.conf.d/lab.conf", CONTAINERS)
+    write(seed / "etc/docker/daemon.json", DOCKER)
     (seed / "etc/ssh").mkdir()
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", host.name, "-f", seed / "etc/ssh/ssh_host_ed25519_key")
     write(seed / "root/.ssh/authorized_keys", (lab.home / "key.pub").read_text(), 0o600)
