@@ -186,6 +186,9 @@ def run_check(gate: str, check: Check) -> Counts:
     results.mkdir(parents=True)
     environment = {
         **os.environ,
+        # Logs are read as text, and molecule would have what Ansible prints in colors, also where a test compares it.
+        "NO_COLOR": "1",
+        "PY_COLORS": "0",
         "STOWAGE_RESULTS": str(results),
         # Else molecule takes the state of any other checkout whose directory has the same name for this one's.
         "MOLECULE_EPHEMERAL_DIRECTORY": str(BUILD / "molecule" / slug),
