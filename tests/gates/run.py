@@ -82,6 +82,10 @@ def unit() -> Iterator[Check]:
     yield pytest("pytest", "--numprocesses=2", "--dist=loadfile", "tests/unit", "--ignore=tests/unit/test_tree.py")
 
 
+def playbooks() -> Iterator[Check]:
+    yield pytest("playbooks", "--numprocesses=2", "tests/playbooks")
+
+
 def sanity() -> Iterator[Check]:
     for core in ("oldest", "newest"):
         yield Check(f"{core} core", [PYTHON, "tests/gates/sanity.py", core])
@@ -103,7 +107,15 @@ def importer() -> Iterator[Check]:
     yield Check("galaxy-importer", ["tests/gates/importer.sh"])
 
 
-GATES = {"lint": lint, "unit": unit, "python39": python39, "sanity": sanity, "importer": importer, "molecule": molecule}
+GATES = {
+    "lint": lint,
+    "unit": unit,
+    "playbooks": playbooks,
+    "python39": python39,
+    "sanity": sanity,
+    "importer": importer,
+    "molecule": molecule,
+}
 
 
 def last_line(log: Path) -> str:
