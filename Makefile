@@ -15,16 +15,17 @@ help: ## List the targets
 
 .PHONY: test
 test: venv ## Every gate, then one line: N passed, N failed
-	@$(PYTHON) tests/gates/run.py lint unit python39 sanity importer molecule
+	@$(PYTHON) tests/gates/run.py lint unit playbooks python39 sanity importer molecule
 
-.PHONY: lint unit python39 sanity importer molecule
+.PHONY: lint unit playbooks python39 sanity importer molecule
 lint: venv ## Style, types, ansible-lint, changelog, and the tree's own rules
 unit: venv ## Unit tests, in seconds
+playbooks: venv ## What playbooks refuse, show and hand on
 python39: venv ## Unit tests with the oldest Python of a host
 sanity: venv ## ansible-test sanity on the oldest and the newest core
 importer: venv ## What Ansible Galaxy checks when it imports the collection
 molecule: venv ## Every molecule scenario, on real hosts
-lint unit python39 sanity importer molecule:
+lint unit playbooks python39 sanity importer molecule:
 	@$(PYTHON) tests/gates/run.py $@
 
 .PHONY: venv

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ _LINES, _LINE, _LONGEST = 10, 200, 1 << 16
 _TICK_MS = 500
 _REMOVE_S = 60.0
 _TRIES, _PAUSE_S = 5, 0.5
+_HINT = re.compile(r"(See|Run) 'docker run --help'")
+"""What Docker says last when it could not run a container; why is in the line before."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ class Engine:
                     tail.end()
                     while True:
                         try:
-                            return process.wait(_TICK_MS / 1000), tuple(tail.lines)
+                            status = process.wait(_TICK_MS / 1000)
+                            return status, tuple(line for line in tail.lines if not _HINT.match(line))
                         except subprocess.TimeoutExpired:
                             tick()
                 finally:

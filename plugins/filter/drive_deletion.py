@@ -49,7 +49,7 @@ def drive_deletion(hostvars: Any, request: Any, check_mode: bool = False) -> dic
             holding[host] = f"unknown: {last['unseen'][0]}"
         elif drive in last["deleting"][workspace]:
             facts = _told(variables, "facts").get("ansible_facts", {}).get("stowage_storage")
-            holding[host] = _why(facts, f"{workspace}.{drive}")
+            holding[host] = "it holds a copy" if check_mode else _why(facts, f"{workspace}.{drive}")
         else:
             done.append(host)
     found = {

@@ -98,7 +98,7 @@ def _truth(value: Any, name: str) -> bool:
 def _seconds(value: Any) -> int:
     if _is_blank(value):
         return WAIT_S
-    if isinstance(value, bool) or not re.fullmatch("[0-9]+", str(value).strip(), re.ASCII):
+    if isinstance(value, bool) or not re.fullmatch("[0-9]{1,9}", str(value).strip(), re.ASCII):
         raise Refusal("drive_delete_wait", f"{quoted(str(value))} must be a whole number of seconds; 0 does not wait")
     return int(value)
 

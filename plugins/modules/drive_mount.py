@@ -284,9 +284,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         run_mounts.release(places, worker, differences, timeout, force=bool(params["force"]))
         return {}
     if not daemon_cycle.is_at_work(places):
-        module.warn(
-            "stowaged is not at work on this host: until it is, no reservation lapses and no lease ends by itself"
-        )
+        module.warn(_NO_DAEMON)
     if state == "confirmed":
         run_mounts.confirm(places, worker, params["cgroup"] or "", params["pid"] or 0, differences)
         return {}

@@ -31,10 +31,9 @@ class Lists:
         """Return the lists of a host by workspace, or why there are none."""
         try:
             value = self._as_written(host).get("host_drives")
-            text = _json(value)
-            if text is None or any(mark in text for mark in _TEMPLATE):
-                value = _plain(self._hostvars[host].get("host_drives"))
-                text = _json(value) or ""
+            if not _as_is(value):
+                value = _carried_out(value, self._hostvars[host].get("host_drives"))
+            text = repr(value)
         except (AnsibleError, UndefinedError) as error:
             return Reason("host_drives", " ".join(str(error).split()))
         if text not in self._known:
@@ -43,11 +42,22 @@ class Lists:
         return self._known[text]
 
 
-def _json(value: Any) -> str | None:
+def _as_is(written: Any) -> bool:
+    """Return whether there is no template in *written*."""
     try:
-        return json.dumps(value)
+        text = json.dumps(written)
     except (TypeError, ValueError):
-        return None
+        return False
+    return not any(mark in text for mark in _TEMPLATE)
+
+
+def _carried_out(written: Any, value: Any) -> Any:
+    """Return *value*, which is *written* with its templates carried out; only these are looked at in it."""
+    if isinstance(written, Mapping) and isinstance(value, Mapping) and len(written) == len(value):
+        return {key: one if _as_is(one) else _carried_out(one, value[key]) for key, one in written.items()}
+    if isinstance(written, list) and isinstance(value, list) and len(written) == len(value):
+        return [one if _as_is(one) else _carried_out(one, value[index]) for index, one in enumerate(written)]
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:

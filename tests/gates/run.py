@@ -82,6 +82,10 @@ def unit() -> Iterator[Check]:
     yield pytest("pytest", "--numprocesses=2", "--dist=loadfile", "tests/unit", "--ignore=tests/unit/test_tree.py")
 
 
+def playbooks() -> Iterator[Check]:
+    yield pytest("playbooks", "--numprocesses=2", "tests/playbooks")
+
+
 def sanity() -> Iterator[Check]:
     for core in ("oldest", "newest"):
         yield Check(f"{core} core", [PYTHON, "tests/gates/sanity.py", core])
@@ -103,7 +107,15 @@ def importer() -> Iterator[Check]:
     yield Check("galaxy-importer", ["tests/gates/importer.sh"])
 
 
-GATES = {"lint": lint, "unit": unit, "python39": python39, "sanity": sanity, "importer": importer, "molecule": molecule}
+GATES = {
+    "lint": lint,
+    "unit": unit,
+    "playbooks": playbooks,
+    "python39": python39,
+    "sanity": sanity,
+    "importer": importer,
+    "molecule": molecule,
+}
 
 
 def last_line(log: Path) -> str:
@@ -186,6 +198,9 @@ def run_check(gate: str, check: Check) -> Counts:
     results.mkdir(parents=True)
     environment = {
         **os.environ,
+        # Logs are read as text, and molecule would have what Ansible prints in colors, also where a test compares it.
+        "NO_COLOR": "1",
+        "PY_COLORS": "0",
         "STOWAGE_RESULTS": str(results),
         # Else molecule takes the state of any other checkout whose directory has the same name for this one's.
         "MOLECULE_EPHEMERAL_DIRECTORY": str(BUILD / "molecule" / slug),

@@ -269,9 +269,9 @@ def test_expiry_follows_the_mode(lab: Lab, start: Callable[..., Daemon]) -> None
 
 def test_the_daemon_watches_and_forgets_nothing_on_the_way(lab: Lab, start: Callable[..., Daemon]) -> None:
     """Seen unused for a time only, and that of another copy of its name does not count."""
-    old_copy(lab, "ml.a", 0.0, seconds=20)
+    old_copy(lab, "ml.a", 0.0, seconds=10)
     os.unlink(copies.record_path(lab.places, "ml.a"))
-    daemon = start(lab, evict="on")
+    daemon = start(lab, evict="on", scan_interval_s=1)
     daemon.start()
     began = time.monotonic()
 
@@ -279,13 +279,13 @@ def test_the_daemon_watches_and_forgets_nothing_on_the_way(lab: Lab, start: Call
         record = copies.load_record(lab.places, "ml.a")
         return record.unused_s if record is not None else 0.0
 
-    wait_for(lambda: 2 < watched() < time.monotonic() - began + 2, 30)
+    wait_for(lambda: 1 < watched() < time.monotonic() - began + 2, 30)
     pin = lease(lab)
     pins.release(lab.places, pin.run, pin.number)
     used = time.monotonic()
-    assert watched() < 2
+    assert watched() < 1
     wait_for(lambda: lab.names() == [], 60)
-    assert time.monotonic() - used > 18
+    assert time.monotonic() - used > 9
 
 
 def test_a_data_location_chosen_again(
@@ -295,7 +295,7 @@ def test_a_data_location_chosen_again(
     old_copy(lab, "ml.a", TTL - 60.0)
     before = copies.load_record(lab.places, "ml.a")
     other = Lab(small_disk("ext4", 64 << 20).path, tmp_path / "other")
-    daemon = start(lab, evict="on")
+    daemon = start(lab, evict="on", scan_interval_s=1)
     daemon.start()
     wait_for(lambda: "ml.a" in daemon.copies(), 30)
     for new, old in ((other, lab), (lab, other)):
@@ -305,7 +305,7 @@ def test_a_data_location_chosen_again(
         daemon.process.send_signal(1)  # type: ignore[union-attr]
         wait_for(lambda new=new: ("ml.a" in daemon.copies()) is (new is lab), 30)  # type: ignore[misc]
         daemon.cycle()
-        time.sleep(3)  # longer than between two measurements
+        time.sleep(1.5)  # longer than between two measurements
     assert lab.names() == ["ml.a"] and before is not None
     after = copies.load_record(lab.places, "ml.a")
     assert after is not None and after.last_used == before.last_used and after.unused_s < TTL

@@ -10,8 +10,8 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,14 @@ from stowage_core.differences import Differences
 from stowage_core.drives import grants, permissions
 from stowage_core.drives import host as drives_host
 from stowage_core.drives import recorded as drive_records
+from stowage_core.drives import refs as drive_refs
 from stowage_core.drives.declared import check_drives, check_lists
 from stowage_core.drives.permissions import Missing, Permissions
+from stowage_core.drives.refs import DriveRef
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.places import Places
 from stowage_core.runs import pins
+from stowage_core.runs.drives import Source
 
 OWNER = Permissions(uid=1000, gid=1001, mode=0o2750, apply=True, recursive=True)
 SECRET = "root's own"
@@ -172,20 +175,21 @@ def test_a_link_that_is_gone_when_links_are_counted_gives_nothing_away(
     assert tree.untouched() and done.below == 0
 
 
-def test_a_file_that_is_written_to_all_the_time_is_told(tree: Tree) -> None:
+def test_a_file_that_is_changed_all_the_time_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tree.path / "log"
     log.touch()
-    code = f"import os\nfd = os.open({str(log)!r}, os.O_WRONLY)\nwhile True: os.fchmod(fd, 0o600)"
-    with subprocess.Popen(["python3", "-c", code]) as worker:
-        try:
-            while stat.S_IMODE(log.stat().st_mode) != 0o600:
-                time.sleep(0.01)
-            done = apply(tree.path)
-        finally:
-            worker.kill()
+    real = time.sleep
+
+    def changed(seconds: float) -> None:
+        real(seconds)
+        log.chmod(0o600)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", changed)
+        done = apply(tree.path)
     why = "keeps its owner: it goes on being changed, and may be a link to what is elsewhere; run again"
     assert done.left == (f"{log}: {why}",) and owner(log) == (0, 0)
-    time.sleep(0.03)
+    real(0.03)
     assert apply(tree.path).left == () and owner(log) == (1000, 1001)
 
 
@@ -432,7 +436,7 @@ def test_what_a_worker_can_have_put_there_is_not_given_to_it(host: Host, workers
     )
     for attempt in (
         lambda: host.declare(mine, **declared),
-        lambda: permissions.prepared_source(host.places, host.drive, 0).__enter__(),
+        lambda: taken(host).__enter__(),
     ):
         with pytest.raises(Refusal) as refused:
             attempt()
@@ -555,24 +559,39 @@ def test_what_is_made_leaves_nothing_beside_it(host: Host, workers: Path, monkey
     assert os.listdir(workers / "third") == ["file"]
 
 
+@contextmanager
+def taken(host: Host) -> Iterator[Path]:
+    """Mount source 0 for a worker, as a run does, and release it again."""
+    (ref,) = drive_refs.resolve([DriveRef("d", "/data")], [host.drive.declared])
+    pin = Source(host.places, "gpu-01", host.drive, ref.ref).take("r", "w0", 60)
+    try:
+        yield Path(pin.path(host.places))
+    finally:
+        pins.release(host.places, pin.run, pin.number)
+
+
 def test_preparing_checks_the_grant_again(host: Host) -> None:
     path = host.granted / "scratch"
     host.declare(path)
     assert not path.exists()
-    with permissions.prepared_source(host.places, host.drive, 0) as fd:
-        assert os.path.samestat(os.fstat(fd), path.stat())
+    with taken(host) as mounted:
+        assert mounted.samefile(path)
     assert owner(path) == (0, 0) and stat.S_IMODE(path.stat().st_mode) == 0o755
     record = drive_records.record_path(host.places, "vision")
     value = records.read(record) or {}
     records.write(record, {**value, "host_paths": []})
     assert grants.load(host.places, "vision") == []
-    with pytest.raises(Refusal, match="HOST_ACCESS_FORBIDDEN"), permissions.prepared_source(host.places, host.drive, 0):
-        pass
+    for there in (True, False):
+        if not there:
+            path.rmdir()
+        with pytest.raises(Refusal, match="HOST_ACCESS_FORBIDDEN"), taken(host):
+            pass
+        assert path.exists() == there
 
 
 def test_a_missing_source_on_one_host_is_not_made_unasked(host: Host) -> None:
     host.declare(host.granted / "data", scope="")
-    with pytest.raises(Missing) as refused, permissions.prepared_source(host.places, host.drive, 0):
+    with pytest.raises(Missing) as refused, taken(host):
         pass
     assert str(refused.value) == (
         f"drive vision/d: its source {host.granted}/data is not there; make it, or have it made with"

@@ -389,6 +389,71 @@ def test_a_mount_below_a_source_would_not_be_seen(lab: RunLab) -> None:
     assert f"{lab.sources}/data/below is mounted below" in refused(lab, refs("data"))
 
 
+def test_what_is_mounted_below_meanwhile_is_seen(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a large source gets its owner."""
+    make(lab.sources / "data" / "below")
+    lab.have(drive("data", lab.sources / "data", permissions={"owner_uid": 1000, "apply": True}))
+    real = worker_drives.permissions.apply_declared
+
+    def slowly(*arguments: Any, predict: bool = False) -> Any:
+        if not predict:
+            subprocess.run(["mount", "-t", "tmpfs", "none", lab.sources / "data" / "below"], check=True)
+        return real(*arguments, predict=predict)
+
+    monkeypatch.setattr(worker_drives.permissions, "apply_declared", slowly)
+    with pytest.raises(StowageError, match="/data/below is mounted below"):
+        lab.prepare(refs("data"))
+    assert lab.pinned() == []
+
+
+def test_scratch_that_another_worker_makes_meanwhile_is_had(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.have(drive("scratch", lab.sources / "scratch", scope="local-any"))
+    real = worker_drives.permissions._chain
+
+    def beaten(*arguments: Any) -> int:
+        make(lab.sources / "scratch")
+        return real(*arguments)
+
+    monkeypatch.setattr(worker_drives.permissions, "_chain", beaten)
+    (one,) = lab.prepare(refs("scratch")).mounts
+    assert os.listdir(one["source"]) == ["file"] and os.listdir(lab.sources) == ["scratch"]
+
+
+def test_the_mount_table_and_the_units_are_read_once_for_a_worker(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"d{number}" for number in range(5)]
+    for name in names[:3]:
+        make(lab.sources / name)
+    lab.have(*(drive(name, lab.sources / name, scope="local-any") for name in names))
+    read: list[str] = []
+
+    def counting(real: Any, what: str) -> Any:
+        return lambda *arguments: (read.append(what), real(*arguments))[1]
+
+    monkeypatch.setattr(worker_drives.mount_table, "read", counting(mounts.read, "table"))
+    looked_for = lasting_mounts.LastingMounts._looked_for
+    monkeypatch.setattr(lasting_mounts.LastingMounts, "_looked_for", counting(looked_for, "unit"))
+    lab.prepare(refs(*names), differences=Differences(True))
+    above = len(lab.sources.parts) - 1
+    assert (read.count("table"), read.count("unit")) == (1, 2 * (above + len(names)))
+
+
+def test_a_disk_that_looking_mounts_is_seen(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an automount does."""
+    make(lab.sources / "data")
+    lab.have(drive("data", lab.sources / "data"))
+    answers = worker_drives.check_answers
+
+    def looking(named: Any) -> None:
+        if not os.path.ismount(lab.sources / "data"):
+            subprocess.run(["mount", "-t", "tmpfs", "none", lab.sources / "data"], check=True)
+            (lab.sources / "data" / "on the disk").touch()
+        answers(named)
+
+    monkeypatch.setattr(worker_drives, "check_answers", looking)
+    (one,) = lab.prepare(refs("data")).mounts
+    assert os.listdir(one["source"]) == ["on the disk"]
+
+
 def test_a_symlink_put_into_the_way_meanwhile_mounts_nothing_outside(lab: RunLab) -> None:
     """Somebody changes a folder and a source for symlinks to /etc and back, as fast as possible."""
     data = lab.sources / "data"
@@ -660,7 +725,7 @@ def test_the_command(lab: RunLab, capsys: pytest.CaptureFixture[str]) -> None:
 # -- All at once
 
 ROUNDS = """
-import random, time
+import itertools, random, time
 from pathlib import Path
 from runs_lab import RunLab, refs
 from stowage_core import eviction
@@ -668,15 +733,18 @@ from stowage_core.errors import StowageError
 lab = pickle.loads(bytes.fromhex(sys.argv[1]))
 number, rounds = int(sys.argv[2]), int(sys.argv[3])
 chosen = random.Random(number)
-for each in range(rounds):
+for each in itertools.count():
+    if each >= rounds and os.path.exists(sys.argv[4]):
+        break
     run, worker = f"run-{number % 3}", f"w{number}"
-    name = f"c{chosen.randrange(4)}"
-    try:
-        found = lab.prepare(refs(name, "scratch"), worker, run)
-    except StowageError as error:
-        # Its copy was being evicted, or was evicted between the look and the mount.
-        print("refused", error, flush=True)
-        continue
+    name = f"c{chosen.randrange(8)}"
+    while True:
+        try:
+            found = lab.prepare(refs(name, "scratch"), worker, run)
+            break
+        except StowageError as error:
+            # As whoever starts it would do: its copy may just have been evicted, between the look and the mount.
+            print("again", error, flush=True)
     (at,) = [Path(one["source"]) for one in found.mounts if one["drive"] == name]
     mark = at / f"{number}-{each}"
     mark.write_text("here")
@@ -696,34 +764,45 @@ def measured(lab: RunLab, name: str) -> None:
 
 
 def test_many_at_once_lose_no_copy_in_use_and_leave_no_pin(lab: RunLab) -> None:
-    """Two hundred rounds by eight processes over four copies, while every copy that may go is evicted."""
-    cached = [drive(f"c{number}", scope="placed", evictable=True) for number in range(4)]
+    """Two hundred rounds and more by eight processes over eight copies, while every copy that may go is evicted.
+
+    They go on until some were: a slow machine changes how long it takes, and not what is shown.
+    """
+    cached = [drive(f"c{number}", scope="placed", evictable=True) for number in range(8)]
     lab.have(*cached, drive("scratch", lab.sources / "scratch", scope="local-any"))
-    for number in range(4):
+    for number in range(8):
         measured(lab, f"c{number}")
     code = "import os, pickle, sys\n" + ROUNDS
     environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"}
-    given = pickle.dumps(lab).hex()
+    given, enough = pickle.dumps(lab).hex(), f"{lab.places.var}/enough"
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", code, given, str(number), "25"], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, given, str(number), "25", enough],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for number in range(8)
     ]
-    removed = 0
-    end = time.monotonic() + 45
-    while any(worker.poll() is None for worker in workers) and time.monotonic() < end:
-        for number in range(4):
-            record = copies.load_record(lab.places, f"ml.c{number}")
-            if record is None or record.allocated is None:
-                measured(lab, f"c{number}")
-        removed += len(lab.evict().removed)
+    removed, end = 0, time.monotonic() + 150
+    try:
+        while any(worker.poll() is None for worker in workers) and time.monotonic() < end:
+            for number in range(8):
+                record = copies.load_record(lab.places, f"ml.c{number}")
+                if record is None or record.allocated is None:
+                    measured(lab, f"c{number}")
+            removed += len(lab.evict().removed)
+            if removed >= 10:
+                Path(enough).touch()
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.kill()
     outputs = [worker.communicate(timeout=60)[0].split("\n") for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * 8
     lines = [line for output in outputs for line in output if line]
-    done = lines.count("done")
-    assert done + sum(line.startswith("refused") for line in lines) == 200
-    print(f"{done} of 200 rounds, {removed} copies removed")
-    assert done >= 100 and removed > 0
+    done, again = lines.count("done"), [line for line in lines if line != "done"]
+    print(f"{done} rounds, {removed} copies removed, prepared again: {again}")
+    assert done >= 200 and len(again) <= done / 10 and removed >= 10
     assert lab.pinned() == [] and os.listdir(lab.places.pins_dir) == []
     assert lab.trash() == []

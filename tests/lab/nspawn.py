@@ -18,15 +18,18 @@ DISABLED = (
     *base.DISABLED,
     *("prometheus.service", "podman.service", "podman.socket", "podman-auto-update.service"),
     *("podman-auto-update.timer", "podman-restart.service", "podman-clean-transient.service"),
+    *("docker.service", "docker.socket", "containerd.service"),
 )
 LOOP_NODES = 128
 # What Podman cannot have here: control groups with controllers (where the machine has version 1 beside 2, they are in
 # the former) or with a filter of devices (for which it would raise a limit), and a network: the tools are not there.
 CONTAINERS = '[containers]\ncgroups = "disabled"\nnetns = "none"\n'
+# Docker can have all it wants. It is only to leave the host's network alone, which leads nowhere.
+DOCKER = '{"bridge": "none", "iptables": false, "ip6tables": false}\n'
 
 
 def root_image(suite: str) -> Path:
-    packages = (*PACKAGES, "prometheus") if suite == "bookworm" else PACKAGES
+    packages = (*PACKAGES, "docker.io", "prometheus") if suite == "bookworm" else PACKAGES
     return base.Root(suite, suite, packages, disabled=DISABLED).image()
 
 
@@ -57,6 +60,7 @@ def prepare(lab: Lab, host: Host, hosts: list[Host], size: str) -> None:
         base.seed_mount(files, base.run("losetup", "--find", "--show", image).strip(), point, fstype)
     base.write(files / "etc/tmpfiles.d/stowage-lab.conf", device_nodes())
     base.write(files / "etc/containers/containers.conf.d/lab.conf", CONTAINERS)
+    base.write(files / "etc/docker/daemon.json", DOCKER)
 
 
 def start(lab: Lab, host: Host) -> None:

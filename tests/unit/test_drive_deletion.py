@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleError, AnsibleFilterError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ansible_collections.stowage.host.plugins.filter.drive_deletion import drive_deletion
 from ansible_collections.stowage.host.plugins.filter.drive_deletion_request import drive_deletion_request
@@ -187,7 +189,7 @@ SECONDS = "must be a whole number of seconds; 0 does not wait"
         ),
         *(
             ("", {"wait": wrong}, f"drive_delete_wait: '{wrong}' {SECONDS}")
-            for wrong in ("ten", -5, "-5", "1.5", 2.5, True, "5 m", "\u0665")
+            for wrong in ("ten", -5, "-5", "1.5", 2.5, True, "5 m", "\u0665", 10**9)
         ),
         ("", {}, "drive_delete_workspace: name the workspace; host_drives has nlp, vision"),
         (
@@ -226,6 +228,18 @@ SECONDS = "must be a whole number of seconds; 0 does not wait"
 def test_what_is_refused_before_anybody_is_asked(hosts: str, given: dict[str, Any], refused: str) -> None:
     found = request(hosts, **given)
     assert list(found) == ["refused"] and found["refused"].startswith(refused) and "\n" not in found["refused"]
+
+
+ANYTHING = st.one_of(st.text(), st.none(), st.booleans(), st.integers(), st.floats(), st.lists(st.text(), max_size=1))
+
+
+@given(name=ANYTHING, confirm=ANYTHING, workspace=ANYTHING, force=ANYTHING, wait=ANYTHING)
+def test_whatever_is_given_is_one_line_or_what_was_meant(**values: Any) -> None:
+    found = request(**values)
+    assert found["refused"].isprintable()
+    assert found["refused"] or (found["drive"] == values["name"] == values["confirm"] and found["wait_s"] >= 0)
+    found = request(workspace="vision", force=values["force"], wait=values["wait"])
+    assert found["refused"].isprintable() and bool(found["refused"]) == (list(found) == ["refused"])
 
 
 class Unresolved(dict[str, Any]):
@@ -427,6 +441,7 @@ def test_a_drive_without_copies(kind: str, said: str) -> None:
 def test_a_prediction_claims_nothing() -> None:
     result = found(check_mode=True, not_asked="gpu-03", gpu_01=host(told(True)), gpu_02=host(told()))
     assert result["said"] == "drive vision/imagenet: would be deleted on 2 of 3 hosts; nothing was changed"
+    assert result["holding"] == {"gpu-01": "it holds a copy"}
 
 
 def test_wrong_input() -> None:

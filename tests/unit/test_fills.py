@@ -270,6 +270,13 @@ def test_the_last_lines_and_the_status_come_back_and_the_container_is_removed(tm
     assert calls[1:] == [f"rm --force --time=0 {CONTAINER.name}", f"container inspect {CONTAINER.name}"]
 
 
+@pytest.mark.parametrize("hint", ["See 'docker run --help'.", "\nRun 'docker run --help' for more information"])
+def test_why_docker_could_not_run_it_is_what_comes_back_last(tmp_path: Path, hint: str) -> None:
+    why = "docker: Error response from daemon: no such image"
+    text = f'[ $1 = container ] && exit 1\n[ $1 = rm ] && exit\necho "{why}\n{hint}" >&2; exit 125'
+    assert script(tmp_path / "docker", text).run(CONTAINER, print, lambda: None) == (125, (why,))
+
+
 def test_what_a_tick_raises_ends_the_container(tmp_path: Path) -> None:
     engine = script(tmp_path / "docker", "[ $1 = container ] && exit 1\n[ $1 = rm ] && exit\nexec sleep 600")
 

@@ -158,7 +158,8 @@ def test_templates_of_a_list_are_those_of_the_host() -> None:
     class HostVars(dict[str, Any]):
         def raw_get(self, name: str) -> dict[str, Any]:
             sources = [{"node_scope": "local-any", "path": "{{ where }}"}]
-            return {"host_drives": {"ml": [{"metadata": {"name": "scratch"}, "spec": {"sources": sources}}]}}
+            lists = {"ml": [{"metadata": {"name": "scratch"}, "spec": {"sources": sources}}]}
+            return {"host_drives": "{{ lists }}" if name == "c" else lists}
 
     def given(path: Any) -> dict[str, Any]:
         sources = [{"node_scope": "local-any", "path": path}]

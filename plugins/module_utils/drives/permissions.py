@@ -36,13 +36,12 @@ from ..errors import Refusal, printable
 from ..mounts import read as read_mounts
 from ..owner import borne_by
 from ..paths import is_within, resolve
-from ..places import Places
 from ..services.lasting_mounts import LastingMounts
 from ..syscalls import DIRECTORY, NO_DIRECTORY, change_owner, open_beneath, rename_noreplace
 from ..trees.tally import FirstProblems
 from ..trees.walk import Directory, Problem, Walk
 from . import grants, host_paths
-from .declared import SCRATCH, is_placed
+from .declared import is_placed
 from .recorded import Drive
 
 _NEW_MODE = 0o755
@@ -285,6 +284,10 @@ def _id(value: int | None) -> int:
 # -- Sources
 
 
+class MadeMeanwhile(Refusal):
+    """A source's directory was missing, and somebody else has made it."""
+
+
 class Missing(Refusal):
     """A source's directory is not there, and is not to be made, or not where it would be."""
 
@@ -304,7 +307,7 @@ def opened_source(
         if not found.missing:
             fd = os.open(".", DIRECTORY, dir_fd=found.fd)
         else:
-            _check_makeable(drive, path, granted, found, make)
+            check_makeable(drive, path, granted, found, make)
             fd = _made(f"drive {drive.workspace}/{drive.name}", found, make or Permissions())
         try:
             grants.check_opened(drive, path, granted, fd)
@@ -319,25 +322,7 @@ def check_source(drive: Drive, path: str, granted: Sequence[str], make: Permissi
         grants.check_place(drive, path, granted, found.path)
         _check_mounted(drive, found)
         if found.missing:
-            _check_makeable(drive, path, granted, found, make)
-
-
-@contextmanager
-def prepared_source(places: Places, drive: Drive, index: int) -> Iterator[int]:
-    """Open source *index* of *drive* on this host, within what is granted, as a worker is to have it.
-
-    Scratch is made when it is missing, any other kind where ``permissions.create`` says so.
-
-    :raises Refusal: when it is not there, leads elsewhere, or cannot have its owner and mode
-    """
-    spec = drive.spec or {}
-    source, wanted = spec["sources"][index], Permissions.of(spec)
-    make = wanted.of_new if wanted.create or source["node_scope"] == SCRATCH else None
-    with opened_source(drive, source["path"], grants.load(places, drive.workspace), make) as (fd, made):
-        applied = None if made else apply_declared(fd, drive, source["path"])
-        if applied is not None:
-            check_unmarked(drive, source["path"], applied)
-        yield fd
+            check_makeable(drive, path, granted, found, make)
 
 
 def _check_mounted(drive: Drive, found: host_paths.Found) -> None:
@@ -345,7 +330,7 @@ def _check_mounted(drive: Drive, found: host_paths.Found) -> None:
         raise Missing(f"drive {drive.workspace}/{drive.name}", one.missing, one.remedy)
 
 
-def _check_makeable(
+def check_makeable(
     drive: Drive, path: str, granted: Sequence[str], found: host_paths.Found, make: Permissions | None
 ) -> None:
     """Refuse a missing source, unless it may be made: in what is granted, or in the directory that has just that.
@@ -375,7 +360,8 @@ def _made(shown: str, found: host_paths.Found, wanted: Permissions) -> int:
             _move(place, names[0], found.fd)
         except FileExistsError as error:
             os.close(fd)
-            raise Refusal(shown, f"{printable(found.path)} was made by somebody else meanwhile", "run again") from error
+            rule = f"{printable(found.path)} was made by somebody else meanwhile"
+            raise MadeMeanwhile(shown, rule, "run again") from error
         except BaseException:
             os.close(fd)
             raise

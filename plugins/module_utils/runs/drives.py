@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,13 +26,13 @@ from ..drives.recorded import Drive
 from ..drives.refs import DriveRef
 from ..errors import Refusal, printable
 from ..locks import network_lock
-from ..mounts import is_shared
+from ..mounts import Mount, is_shared
 from ..network_mounts.records import BOUND, PENDING, MountRecord, find_mount
 from ..owner import Registry
 from ..paths import is_within
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
-from ..syscalls import DIRECTORY
+from ..syscalls import DIRECTORY, mount_id
 from . import pins
 from .pins import READ_ONLY, Pin, Use
 
@@ -46,6 +46,23 @@ class Look(NamedTuple):
     """What is made when it is taken; empty for nothing."""
     starts: str = ""
     """The unit that has to be started so that the wait comes to an end; empty for none."""
+
+
+class Sight:
+    """The mount table, and which mounts the host is to have, as they are now: read once for all drives of a worker.
+
+    What is mounted for good is judged by a new one right before.
+    """
+
+    def __init__(self) -> None:
+        self.mounts = mount_table.read()
+        self.lasting = LastingMounts.read()
+
+    def mount_of(self, fd: int) -> Mount:
+        """Return the mount that *fd* was opened through; where looking has mounted it, the table is read anew."""
+        if mount_id(fd) not in {mount.id for mount in self.mounts}:
+            self.mounts = mount_table.read()
+        return mount_table.of_fd(fd, self.mounts)
 
 
 @dataclass(frozen=True)
@@ -107,7 +124,7 @@ class Source:
 
     # -- Looking
 
-    def look(self) -> Look:
+    def look(self, sight: Sight) -> Look:
         """Return what stands between the worker and the drive; nothing is made.
 
         :raises Refusal: when the drive cannot be had on this host
@@ -121,12 +138,13 @@ class Source:
             wait = self._wait_for_mount()
             if wait:
                 return Look(wait)
-        with self._found() as found:
+        with self._found(sight) as found:
             if found.missing:
-                self._check_missing(found)
+                self._check_missing(found, sight)
                 self._check_sub_path_of_new()
                 return Look(makes=f"the directory {printable(found.path)}")
-            os.close(self._open_found(found))
+            self._check_found(found, sight)
+            os.close(self._open_found(found, sight))
         return Look()
 
     def _wait_for_mount(self) -> str:
@@ -181,43 +199,37 @@ class Source:
     # -- Directories of this host
 
     @contextmanager
-    def _found(self) -> Iterator[host_paths.Found]:
+    def _found(self, sight: Sight) -> Iterator[host_paths.Found]:
         """Open the directory as far as it is there. Scratch is made: so it is under no symbolic link at all."""
         # One that is on a dead server must not hold up more than a child.
         check_answers([(self.name, self.path)])
         with host_paths.opened(self.path, self.name, links=self.scope != SCRATCH) as found:
-            if self.scope == SHARED and not is_shared(mount_table.of_fd(found.fd, mount_table.read()).fstype):
+            mount = sight.mount_of(found.fd)
+            if self.scope == SHARED and not is_shared(mount.fstype):
                 raise reasons.not_shared_here(self.drive.name, self.path).refusal()
             if not self.is_remote:
-                LastingMounts.read().check(self.name, found.path, mount_table.read())
+                sight.lasting.check(self.name, found.path, sight.mounts)
             yield found
 
-    def _check_missing(self, found: host_paths.Found) -> None:
+    def _check_missing(self, found: host_paths.Found, sight: Sight) -> None:
         if self.is_remote:
             raise Refusal(self.name, f"{self.path} should be its network mount, and is not there", "mount it anew")
-        self._check_apart(found.path)
+        self._check_apart(found.path, sight)
         granted = grants.load(self.places, self.drive.workspace)
-        permissions.check_source(self.drive, self.path, granted, self._new)
+        grants.check_place(self.drive, self.path, granted, found.path)
+        permissions.check_makeable(self.drive, self.path, granted, found, self._new)
 
-    def _open_found(self, found: host_paths.Found) -> int:
-        """Open the folder that the worker is to have, when it may have it."""
+    def _check_found(self, found: host_paths.Found, sight: Sight) -> None:
+        """Refuse what a worker may not have."""
         if self.is_remote:
-            self._check_network_mount(found)
+            self._check_network_mount(found, sight)
         else:
             grants.check(self.places, self.drive, self.ref.source_index, found.fd)
-        self._check_apart(found.path)
-        fd = self._open_sub_path(found.fd)
-        try:
-            self._check_nothing_below(os.readlink(f"/proc/self/fd/{fd}"))
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+        self._check_apart(found.path, sight)
 
-    def _check_network_mount(self, found: host_paths.Found) -> None:
+    def _check_network_mount(self, found: host_paths.Found, sight: Sight) -> None:
         """Refuse what is at the place of the network mount and is not that mount, as an empty directory under it."""
-        record = self.network_mount
-        mount = mount_table.of_fd(found.fd, mount_table.read())
+        record, mount = self.network_mount, sight.mount_of(found.fd)
         if record is None or mount.point != record.path:
             raise Refusal(self.name, f"{self.path} should be its network mount, and nothing is mounted there")
         if mount.source != record.device:
@@ -230,27 +242,38 @@ class Source:
 
         :raises Refusal: when it is not there, or a worker may not have it
         """
-        with self._found() as found:
+        sight = Sight()
+        with self._found(sight) as found:
             if found.missing:
-                raise Refusal(
-                    self.name, f"its source {printable(found.path)} is not there", "make it, or mount its disk"
-                )
-            fd = self._open_found(found)
+                rule = f"its source {printable(found.path)} is not there"
+                raise Refusal(self.name, rule, "make it, or mount its disk")
+            self._check_found(found, sight)
+            fd = self._open_found(found, sight)
             try:
                 yield fd
             finally:
                 os.close(fd)
 
-    def _check_apart(self, path: str) -> None:
+    def _open_found(self, found: host_paths.Found, sight: Sight) -> int:
+        """Open the folder that the worker is to have."""
+        fd = self._open_sub_path(found.fd)
+        try:
+            self._check_nothing_below(os.readlink(f"/proc/self/fd/{fd}"), sight)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check_apart(self, path: str, sight: Sight) -> None:
         """Refuse what leads into Stowage's own directories, or to other drives' copies."""
         taken = claims.of_stowage(self.places, Registry(self.places).all())
         if self.is_remote:
             taken = {other: what for other, what in taken.items() if not is_within(path, other)}
-        claims.check_apart(self.name, path, taken, mount_table.read(), "choose a directory apart from it")
+        claims.check_apart(self.name, path, taken, sight.mounts, "choose a directory apart from it")
 
-    def _check_nothing_below(self, path: str) -> None:
+    def _check_nothing_below(self, path: str, sight: Sight) -> None:
         """A worker would have an empty directory where something is mounted below, and write into that."""
-        for mount in mount_table.read():
+        for mount in sight.mounts:
             if mount.point != path and is_within(mount.point, path):
                 rule = f"{printable(mount.point)} is mounted below {printable(path)}, and a worker would not see it"
                 raise Refusal(self.name, rule, "declare a drive for it, and one apart from it")
@@ -292,25 +315,43 @@ class Source:
             return self._taken(run, worker, seconds, tell)
 
     def _taken(self, run: str, worker: str, seconds: float, tell: Callable[[Applied], object]) -> Pin:
-        if self.is_remote and self._wait_for_mount():
-            raise Refusal(self.name, self._wait_for_mount(), "prepare the run again")
-        with self._found() as found:
-            if found.missing:
-                self._check_missing(found)
+        wait = self._wait_for_mount() if self.is_remote else ""
+        if wait:
+            raise Refusal(self.name, wait, "prepare the run again")
+        sight = Sight()
+        with self._found(sight) as found:
+            if not found.missing:
+                return self._hold(found, sight, run, worker, seconds, tell)
+            self._check_missing(found, sight)
+            with suppress(permissions.MadeMeanwhile):  # for another worker, as a rule
                 self._make()
         # Opened anew, whoever has made it: what is mounted is what was checked.
-        with self._found() as found:
+        sight = Sight()
+        with self._found(sight) as found:
             if found.missing:
                 raise Refusal(self.name, f"{self.path} is not there any more", "run again")
-            fd = self._open_found(found)
-            try:
-                applied = self._give(found)
-                if applied is not None:
-                    tell(applied)
-                    permissions.check_unmarked(self.drive, self.path, applied)
-                return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
-            finally:
-                os.close(fd)
+            return self._hold(found, sight, run, worker, seconds, tell)
+
+    def _hold(
+        self,
+        found: host_paths.Found,
+        sight: Sight,
+        run: str,
+        worker: str,
+        seconds: float,
+        tell: Callable[[Applied], object],
+    ) -> Pin:
+        self._check_found(found, sight)
+        applied = self._give(found)
+        if applied is not None:
+            tell(applied)
+            permissions.check_unmarked(self.drive, self.path, applied)
+            sight = Sight()  # that may have taken long
+        fd = self._open_found(found, sight)
+        try:
+            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
+        finally:
+            os.close(fd)
 
     def _make(self) -> None:
         granted = grants.load(self.places, self.drive.workspace)
@@ -330,7 +371,7 @@ class Source:
 
     # -- Predicting
 
-    def foretell(self) -> Applied | None:
+    def foretell(self, sight: Sight) -> Applied | None:
         """Return what of the drive has another owner or mode, and would be changed when it is taken; None for nothing.
 
         It is gone through as a whole where that is declared.
@@ -342,7 +383,7 @@ class Source:
                 if folder is None:
                     return None
                 return permissions.apply_declared(folder, drive, drive.copy_name, predict=True)
-        with self._found() as found:
+        with self._found(sight) as found:
             applied = None if found.missing else self._give(found, predict=True)
         if applied is not None:
             permissions.check_unmarked(self.drive, self.path, applied)

@@ -29,7 +29,7 @@ from ..mounts import read as read_mounts
 from ..places import Places
 from ..records import RecordError
 from . import pins
-from .drives import Look, Source
+from .drives import Look, Sight, Source
 from .holders import Holder, busy_in, listed
 from .pins import LEASED, READ_ONLY, RESERVED, Pin, Use
 
@@ -135,13 +135,14 @@ class Preparation:
 
     def _run(self, seconds: float, differences: Differences) -> Outcome:
         present = {pin.use: pin for pin in self._present()}
-        looks = self._look()
+        sight = Sight()
+        looks = self._look(sight)
         uses = [source.use for source in self._sources]
         left = [pin for use, pin in present.items() if use not in uses]
         check_unused(self._places, self._worker, left, "is not asked for any more and ")
 
         ready = [(source, look) for source, look in zip(self._sources, looks) if not look.waits]
-        numbers = self._mount(ready, present, seconds, differences)
+        numbers = self._mount(ready, present, sight, seconds, differences)
         for pin in left:
             differences.note(_name(pin.worker, pin.use), None, _described(pin.use))
             differences.do(f"unmount {shown(pin.use)}", partial(_let_go, self._places, pin))
@@ -152,12 +153,12 @@ class Preparation:
         waiting = [look.waits for look in looks if look.waits]
         return Outcome([] if waiting else [self._mounted(use, numbers[use]) for use in uses], waiting)
 
-    def _look(self) -> list[Look]:
+    def _look(self, sight: Sight) -> list[Look]:
         """Look at every drive before any is mounted, and refuse with all that is in the way of any."""
         looks, problems = [], []
         for source in self._sources:
             try:
-                looks.append(source.look())
+                looks.append(source.look(sight))
             except Refusal as error:
                 problems.append(str(error))
         if problems:
@@ -180,11 +181,12 @@ class Preparation:
         self,
         ready: Sequence[tuple[Source, Look]],
         present: dict[Use, Pin],
+        sight: Sight,
         seconds: float,
         differences: Differences,
     ) -> dict[Use, int]:
         """Mount what is not mounted yet, and renew the reservation of what is; return the numbers of all."""
-        mounted = {mount.point for mount in read_mounts()}
+        mounted = {mount.point for mount in sight.mounts}
         numbers: dict[Use, int] = {}
         made: list[Pin] = []
         free = _free_numbers(self._places, self._worker.run)
@@ -205,7 +207,7 @@ class Preparation:
                 made += [taken] if pin is None else []
             else:
                 numbers[use] = pin.number if pin is not None else next(free)
-                foretold = None if look.makes else source.foretell()
+                foretold = None if look.makes else source.foretell(sight)
                 given += [foretold] if foretold is not None else []
             if look.makes:
                 differences.act(f"make {look.makes}")
@@ -247,7 +249,7 @@ def take(source: Source, worker: Worker, seconds: float) -> Pin:
     :raises Refusal: also when it has to be waited for
     """
     with worker_lock(source.places, worker.run):
-        look = source.look()
+        look = source.look(Sight())
         if look.waits:
             raise Refusal(source.name, look.waits, "try again later")
         return source.take(worker.run, worker.name, seconds)

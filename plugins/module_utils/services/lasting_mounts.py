@@ -13,7 +13,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..errors import Refusal, printable
@@ -65,6 +65,8 @@ class LastingMounts:
     fstab: bytes
     directories: Sequence[str] = UNITS
     distribution: Sequence[str] = _DISTRIBUTION
+    _found: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The units that were looked for."""
 
     @classmethod
     def read(cls) -> LastingMounts:
@@ -81,7 +83,7 @@ class LastingMounts:
         point = path
         while point != "/":
             units = [f"{escape_path(point)}.{kind}" for kind in ("mount", "automount")]
-            units = list(filter(self._has, units))
+            units = [unit for unit in units if self._has(unit)]
             if units or point in in_fstab:
                 found.append(LastingMount(point, "" if point in in_fstab else units[0]))
             point = os.path.dirname(point)
@@ -102,6 +104,11 @@ class LastingMounts:
             raise Refusal(name, one.missing, remedy)
 
     def _has(self, unit: str) -> bool:
+        if unit not in self._found:
+            self._found[unit] = self._looked_for(unit)
+        return self._found[unit]
+
+    def _looked_for(self, unit: str) -> bool:
         """Return whether there is such a unit, and nobody has masked it."""
         for directory in self.directories:
             path = os.path.join(directory, unit)
