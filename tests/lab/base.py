@@ -255,8 +255,8 @@ def seed_unit(files: Path, name: str, text: str, wanted_by: str) -> None:
     (wants / name).symlink_to(f"../{name}")
 
 
-def seed_mount(files: Path, device: str, point: str, fstype: str) -> None:
-    text = f"[Mount]\nWhat={device}\nWhere={point}\nType={fstype}\n"
+def seed_mount(files: Path, device: str, point: str, fstype: str, text: str = "") -> None:
+    text += f"[Mount]\nWhat={device}\nWhere={point}\nType={fstype}\n"
     seed_unit(files, f"{point.strip('/').replace('/', '-')}.mount", text, "local-fs.target")
 
 
