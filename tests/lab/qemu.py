@@ -35,10 +35,6 @@ MODULES_LEFT_OUT = (
     *("drivers/net/usb", "drivers/net/wireless", "drivers/staging", "drivers/usb", "net/bluetooth", "net/mac80211"),
     *("net/vmw_vsock", "net/wireless", "sound"),
 )
-LEFT_OUT = (
-    *("drivers/gpu", "drivers/hid", "drivers/iio", "drivers/infiniband/hw", "drivers/input", "drivers/media"),
-    *("drivers/net/ethernet", "drivers/net/usb", "drivers/net/wireless", "drivers/staging", "drivers/usb", "sound"),
-)
 LEFT_OUT = (*base.LEFT_OUT, *(f"/*lib/modules/*/kernel/{path}/*" for path in MODULES_LEFT_OUT))
 # What the kernel needs to find its root filesystem, and its network from the first moment.
 EARLY_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "crc32c_generic", "ext4")
