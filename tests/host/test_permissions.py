@@ -150,6 +150,13 @@ def test_a_link_that_is_gone_when_links_are_counted_gives_nothing_away(
     """A worker unlinks root's file between root's opening it by the worker's name and root's counting its names."""
     link = tree.path / "bait"
     os.link(tree.secret, link)
+    link_that_comes_and_goes(monkeypatch, tree, link, again)
+    done = apply(tree.path)
+    assert tree.untouched() and done.below == 0
+
+
+def link_that_comes_and_goes(monkeypatch: pytest.MonkeyPatch, tree: Tree, link: Path, again: bool) -> None:
+    """Have *link* unlinked once it is open, and there only while it is looked up by its name."""
     real_open, real_stat = permissions.open_beneath, os.stat
 
     def opened(dir_fd: int, name: bytes, flags: int) -> int:
@@ -171,8 +178,47 @@ def test_a_link_that_is_gone_when_links_are_counted_gives_nothing_away(
 
     monkeypatch.setattr(permissions, "open_beneath", opened)
     monkeypatch.setattr(os, "stat", named)
+
+
+def test_times_in_whole_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filesystem that keeps no fractions: a link comes and goes within one of its ticks."""
+    image, point = tmp_path / "image", tmp_path / "point"
+    point.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-I", "128", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=True)
+    try:
+        tree = Tree(point)
+        link = tree.path / "bait"
+        os.link(tree.secret, link)
+        with monkeypatch.context() as patch:
+            link_that_comes_and_goes(patch, tree, link, again=True)
+            done = apply(tree.path)
+        assert tree.untouched() and done.below == 0
+        (tree.path / "own").touch()
+        assert apply(tree.path).left == () and owner(tree.path / "own") == (1000, 1001), "it is waited for"
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+def test_a_clock_that_was_ahead(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree.path / "file").touch()
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 3600 * 10**9)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("it does not wait for that hour"))
+    assert apply(tree.path).left == () and owner(tree.path / "file") == (1000, 1001)
+
+
+def test_files_of_a_shared_filesystem_keep_their_owner(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel that tests has one for sure: the disk's type passes for it."""
+    (tree.path / "below").mkdir()
+    (tree.path / "below" / "file").touch()
+    monkeypatch.setattr(permissions, "is_shared", lambda fstype: True)
     done = apply(tree.path)
-    assert tree.untouched() and done.below == 0
+    assert owner(tree.path / "below") == (1000, 1001) and owner(tree.path / "below" / "file") == (0, 0)
+    (left,) = done.left
+    assert left.startswith(f"{tree.path}: files keep their owners: which are links cannot be proven on ")
 
 
 def test_a_file_that_is_changed_all_the_time_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,8 +477,8 @@ def test_what_a_worker_can_have_put_there_is_not_given_to_it(host: Host, workers
     mine.rename(workers / "away")
     (workers / "secret").rename(mine)
     rule = (
-        f"drive vision/d: its source {mine}, which is user 0's, is to have another owner, and others could have put it"
-        f" there, who may write {workers}; look at it, and chown it yourself; or let root alone write {workers}"
+        f"drive vision/d: its source {mine}, which is user 0's, is to have another owner or mode, and others could have"
+        f" put it there, who may write {workers}; look at it, and change it yourself; or let root alone write {workers}"
     )
     for attempt in (
         lambda: host.declare(mine, **declared),
@@ -624,3 +670,34 @@ def test_a_copy_gets_what_is_declared_when_it_is_leased(disk: Path, tmp_path: Pa
         assert stat.S_IMODE((copy / "data").stat().st_mode) == 0o750
     finally:
         pins.release(lab.places, pin.run, pin.number)
+
+
+def test_a_mode_alone_exposes_nothing_that_others_put_there(host: Host) -> None:
+    workers = host.granted / "workers"
+    workers.mkdir()
+    workers.chmod(0o775)
+    mine, alice = workers / "mine", workers / "alice"
+    for path, user in ((mine, 1005), (alice, 1001), (alice / "ssh", 1001)):
+        path.mkdir(mode=0o700)
+        os.chown(path, user, user)
+    mine.rename(workers / "away")
+    alice.rename(mine)
+    with pytest.raises(Refusal, match="is to have another owner or mode, and others could have put it there"):
+        host.declare(mine, apply=True, dir_mode="0777", recursive=True)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (mine, mine / "ssh")} == {0o700}
+
+
+def test_what_is_below_is_looked_at_before_it_is_given_away(host: Host) -> None:
+    """The directory itself has its owner already."""
+    workers = host.granted / "workers"
+    workers.mkdir()
+    workers.chmod(0o775)
+    mine = workers / "mine"
+    mine.mkdir()
+    os.chown(mine, 1000, 1000)
+    host.declare(mine, apply=True, owner_uid=1000, recursive=True)
+    (mine / "secret").touch(mode=0o600)
+    time.sleep(0.03)
+    with pytest.raises(Refusal, match="is to have another owner or mode, and others could have put it there"):
+        host.declare(mine, apply=True, owner_uid=1000, recursive=True)
+    assert owner(mine / "secret") == (0, 0)

@@ -243,7 +243,7 @@ def test_what_is_given_counts(site: Site) -> None:
     given = {"run_worker": "w0", "run_wait": "0", "run_confirm_within": 90, "run_force": "true", "run_hosts": "gpu-02"}
     output = site.play("run_prepare", {**RUN, **given, "run_drives": []})
     assert site.status == 0, output
-    *_, (_host, _state, asked) = site.asked
+    _host, _state, asked = site.asked[-1]
     assert (asked["worker"], asked["datavolume_refs"], asked["confirm_within"], asked["timeout"]) == ("w0", [], 90, 0)
     output = site.play("run_release", {**RUN, **given})
     assert site.status == 0, output

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -40,9 +41,10 @@ def variables(free: int | None = None, copies: tuple[str, ...] = (), **more: Any
     return {"ansible_facts": {"stowage_storage": {"compact": compact}}, **more}
 
 
-def site(hosts: dict[str, dict[str, Any]], drives: list[Any] = DRIVES) -> dict[str, Any]:
+def site(hosts: dict[str, dict[str, Any]], drives: Sequence[Any] = tuple(DRIVES)) -> dict[str, Any]:
     """The variables of hosts that are given the same drives."""
-    return {name: {"host_drives": {"ml": drives}, **one} for name, one in hosts.items()}
+    lists = {"ml": list(drives)}
+    return {name: {"host_drives": lists, **one} for name, one in hosts.items()}
 
 
 HOSTVARS = site(

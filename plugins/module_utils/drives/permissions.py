@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Refusal, printable
+from ..mounts import is_shared, of_fd
 from ..mounts import read as read_mounts
 from ..owner import borne_by
 from ..paths import is_within, resolve
@@ -46,7 +47,9 @@ from .recorded import Drive
 
 _NEW_MODE = 0o755
 _TICK_NS = 20_000_000
-"""Longer than the clock of any kernel's filesystems stands still, which is 10 ms at most."""
+"""Longer than the clock of a kernel's filesystems stands still, which is 10 ms at most."""
+_SECONDS_NS = 2_500_000_000
+"""The same for filesystems that keep whole seconds, as ext4 with small inodes, or keep times on a server."""
 _TRIES = 5
 
 
@@ -82,6 +85,10 @@ class Permissions:
         """The same for a directory that is made."""
         uid, gid = self.uid or 0, self.gid or 0
         return Permissions(True, uid, gid, _NEW_MODE if self.mode is None else self.mode, True, False)
+
+    @property
+    def owner_named(self) -> bool:
+        return self.uid is not None or self.gid is not None
 
     def owner_differs(self, status: os.stat_result) -> bool:
         return self.uid not in (None, status.st_uid) or self.gid not in (None, status.st_gid)
@@ -147,6 +154,10 @@ def apply(fd: int, wanted: Permissions, shown: str, *, predict: bool = False) ->
     problems = FirstProblems()
     walk = Walk(fd, problems.add, prefix=shown)
     below, marked = 0, ""
+    fstype = of_fd(fd, read_mounts()).fstype
+    if is_shared(fstype) and wanted.owner_named:
+        # Names and times come from elsewhere there, and are not of one moment.
+        problems.add(Problem(shown, f"files keep their owners: which are links cannot be proven on {fstype}"))
     for directory in walk:
         if walk.depth:
             try:
@@ -159,7 +170,8 @@ def apply(fd: int, wanted: Permissions, shown: str, *, predict: bool = False) ->
                 below += _directory(directory.fd, directory.status, wanted, predict)
             except OSError as error:
                 walk.problem(error)
-        below += _files(directory, walk, wanted, problems, predict)
+        if not is_shared(fstype):
+            below += _files(directory, walk, wanted, problems, predict)
     return Applied(top, below, problems.texts(), marked, before)
 
 
@@ -172,15 +184,16 @@ def apply_declared(fd: int, drive: Drive, shown: str, *, predict: bool = False) 
     wanted = Permissions.of(drive.spec or {})
     if not wanted.apply:
         return None
-    if not is_placed(drive.spec):
-        _check_put_there(fd, drive, shown, wanted)
-    return apply(fd, wanted, shown, predict=predict)
+    doubt = None if is_placed(drive.spec) else _put_there_by_others(fd, drive, shown)
+    found = apply(fd, wanted, shown, predict=predict or doubt is not None)
+    if doubt is not None and (found.top or found.below):
+        raise doubt
+    return found
 
 
-def _check_put_there(fd: int, drive: Drive, path: str, wanted: Permissions) -> None:
+def _put_there_by_others(fd: int, drive: Drive, path: str) -> Refusal | None:
+    """Return why what is at source *path* may be somebody else's: others than root and its owner could put it there."""
     status = os.fstat(fd)
-    if not wanted.owner_differs(status):
-        return
     above = os.readlink(f"/proc/self/fd/{fd}").split("/")[1:-1]
     # From the top: where root alone could put what was looked at before, nobody moves the next one away.
     for depth in range(len(above) + 1):
@@ -188,12 +201,13 @@ def _check_put_there(fd: int, drive: Drive, path: str, wanted: Permissions) -> N
         found = os.lstat(directory)
         shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
         if shared or found.st_uid not in (0, status.st_uid):
-            raise Refusal(
+            return Refusal(
                 f"drive {drive.workspace}/{drive.name}",
-                f"its source {printable(path)}, which is user {status.st_uid}'s, is to have another owner, and others"
-                f" could have put it there, who may write {printable(directory)}",
-                f"look at it, and chown it yourself; or let root alone write {printable(directory)}",
+                f"its source {printable(path)}, which is user {status.st_uid}'s, is to have another owner or mode, and"
+                f" others could have put it there, who may write {printable(directory)}",
+                f"look at it, and change it yourself; or let root alone write {printable(directory)}",
             )
+    return None
 
 
 def check_unmarked(drive: Drive, path: str, found: Applied) -> None:
@@ -254,8 +268,8 @@ def _why_kept(dir_fd: int, name: str, fd: int) -> str:
 
     A worker may have linked a file from outside here, and unlink it again before its links are counted. Each link made
     or removed changes the time of the file's last change, unless that was just now: the clock of filesystems goes in
-    ticks. So nothing was linked or unlinked between two looks that find the same time, from before the present tick;
-    and in between, *name* has to lead to the file.
+    ticks. So nothing was linked or unlinked between two looks that find the same time and one link, when that time is
+    not of the present tick; and in between, *name* has to lead to the file.
 
     :raises FileNotFoundError: when the name is gone meanwhile
     """
@@ -268,13 +282,20 @@ def _why_kept(dir_fd: int, name: str, fd: int) -> str:
             return "a device keeps its owner"
         if status.st_nlink > 1:
             return f"keeps its owner: it has {status.st_nlink} hard links, which may be elsewhere too"
-        if now - status.st_ctime_ns < _TICK_NS:
-            time.sleep(_TICK_NS / 1e9)
+        # Of the future is as good as of the past: no change of now would have that time.
+        if abs(now - status.st_ctime_ns) < _tick(status):
+            time.sleep(_tick(status) / 1e9)
             continue
         named = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        if os.fstat(fd).st_ctime_ns == status.st_ctime_ns:
+        again = os.fstat(fd)
+        if (again.st_ctime_ns, again.st_nlink) == (status.st_ctime_ns, 1):
             return "" if os.path.samestat(named, status) else "was replaced while it was visited"
     return "keeps its owner: it goes on being changed, and may be a link to what is elsewhere; run again"
+
+
+def _tick(status: os.stat_result) -> int:
+    """Return for how long two changes may have one time, in ns: where it has no fraction, the filesystem keeps none."""
+    return _SECONDS_NS if status.st_ctime_ns % 1_000_000_000 == 0 else _TICK_NS
 
 
 def _id(value: int | None) -> int:
