@@ -38,7 +38,7 @@ def test_unit() -> None:
         "What=192.0.2.11:/mnt/nvme0/imagenet",
         f"Where={POINT}",
         "Type=nfs4",
-        "Options=ro,vers=4.2,hard,timeo=600,retrans=2,proto=tcp,port=2049,retry=0,nosuid,nodev",
+        "Options=ro,vers=4.2,proto=tcp,hard,timeo=600,retrans=2,port=2049,retry=0,nosuid,nodev",
         "TimeoutSec=30",
         "DirectoryMode=0700",
         "",
@@ -48,10 +48,13 @@ def test_unit() -> None:
 
 
 def test_rdma_and_addresses_of_version_6() -> None:
-    assert "proto=rdma,port=20049" in replace(UNIT, proto="rdma").content.decode()
+    assert (
+        "Options=ro,vers=4.1,proto=rdma,hard,timeo=600,retrans=2,port=20049,"
+        in replace(UNIT, proto="rdma").content.decode()
+    )
     six = replace(UNIT, address="2001:db8::11", proto="rdma")
     assert six.what == "[2001:db8::11]:/mnt/nvme0/imagenet"
-    assert "proto=rdma6,port=20049" in six.content.decode()
+    assert "vers=4.1,proto=rdma6," in six.content.decode()
 
 
 def test_where_it_is_mounted() -> None:

@@ -21,6 +21,7 @@ from .. import mounts as mount_table
 from .. import own_files
 from .. import records as json_records
 from ..differences import Differences
+from ..drives import reasons
 from ..drives import recorded as drive_records
 from ..drives.declared import ON_ONE_MACHINE, check_name
 from ..drives.recorded import Drive
@@ -135,18 +136,18 @@ class Exporting:
         drive = {other.name: other for other in drive_records.load(self.places, one.workspace) or []}.get(one.drive)
         shown = f"drive {one.workspace}/{one.drive}"
         if drive is None or drive.absent or drive.spec is None:
-            raise Refusal(shown, f"is not in the list that {self.host} has of its workspace", "roll the host out")
+            raise Refusal("", f"{shown} is not in the list that {self.host} has of its workspace", "roll the host out")
         sources = drive.spec["sources"]
         if one.source >= len(sources):
-            raise Refusal(shown, f"has no source {one.source}", f"there are {len(sources)}, from 0")
+            raise Refusal("", f"{shown} has no source {one.source}", f"there are {len(sources)}, from 0")
         declared = sources[one.source]
         if declared["node_scope"] != ON_ONE_MACHINE or declared["node"] != self.host:
             raise Refusal(shown, f"its source {one.source} is not on machine {self.host}")
         if drive.spec["transport"] == "Local":
-            raise Refusal(shown, f"source {one.source} is local to machine {self.host} and its transport is Local")
+            raise reasons.only_local(one.drive, one.source, self.host).refusal()
         eligible = declared["eligible_nodes"]
         if eligible and one.client not in eligible:
-            raise Refusal(shown, f"source {one.source} is not usable from machine {one.client}")
+            raise reasons.not_usable(one.drive, one.source, one.client).refusal()
         return self._opened(one, drive)
 
     def _opened(self, one: Asked, drive: Drive) -> Export:

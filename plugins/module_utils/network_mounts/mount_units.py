@@ -25,7 +25,10 @@ IS_READ_ONLY = "it is read-only"
 _PORTS = {TCP: 2049, RDMA: RDMA_PORT}
 # hard: whoever reads waits for the server instead of taking an error for the end of a file. Versions and times are
 # written out: their defaults are other ones on other kernels. retry: one attempt, the unit's limit bounds it.
-_KEPT = ("vers=4.2", "hard", "timeo=600", "retrans=2")
+_KEPT = ("hard", "timeo=600", "retrans=2")
+_VERSIONS = {TCP: "4.2", RDMA: "4.1"}
+"""Not the same: the kernel takes two connections to one server for one, and would mount the second over the transport
+of the first. Clients of another minor version are another client to it."""
 _ASKED = ("retry=0", "nosuid", "nodev")
 
 
@@ -68,11 +71,13 @@ class MountUnit:
     @property
     def options(self) -> list[str]:
         access = "ro" if self.read_only else "rw"
-        return [access, *_KEPT, f"proto={self._proto}", f"port={_PORTS[self.proto]}", *_ASKED]
+        return [access, *self._kept, f"port={_PORTS[self.proto]}", *_ASKED]
 
     @property
-    def _proto(self) -> str:
-        return f"{self.proto}6" if ":" in self.address else self.proto
+    def _kept(self) -> list[str]:
+        """Return the options that the kernel shows of the filesystem."""
+        proto = f"{self.proto}6" if ":" in self.address else self.proto
+        return [f"vers={_VERSIONS[self.proto]}", f"proto={proto}", *_KEPT]
 
     @property
     def content(self) -> bytes:
@@ -104,7 +109,7 @@ class MountUnit:
             return [f"{printable(mount.source)} ({mount.fstype}) is mounted there"]
         # As the kernel shows them: the access and what programs may do is of the mount, the rest of the filesystem.
         have = {*mount.options, *mount.super_options}
-        wanted = [*_KEPT, f"proto={self._proto}", "nosuid", "nodev", *(["ro"] if self.read_only else [])]
+        wanted = [*self._kept, "nosuid", "nodev", *(["ro"] if self.read_only else [])]
         found = [f"{option} is missing" for option in wanted if option not in have]
         if not self.read_only and mount.read_only:
             found.append(IS_READ_ONLY)
