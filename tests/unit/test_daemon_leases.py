@@ -22,26 +22,66 @@ from stowaged.leases import Leases, ended_path
 from stowaged.loop import Loop
 
 
-def test_the_daemon_looks_again_once_ended_leases_are_let_go(tmp_path: Path) -> None:
-    places = Places.under(str(tmp_path))
-    looks: list[str] = []
+def ended_lease(places: Places, number: int) -> None:
+    use = Use("ml", "a", 0, "/srv/scratch", "", "ReadOnly", "/data")
+    pin = Pin("r", number, "w0", *use, RESERVED, holders.boot_time() - 1, holders.boot_id(), time.time())
+    records.write(pin.record_path(places), pin.to_json())
+
+
+def looking(places: Places, looks: list[str]) -> Leases:
     with contextlib.closing(Loop()) as loop:
-        leases = Leases(
+        return Leases(
             places,
             Children(loop),
             looks.append,
             lambda _copy, _when: None,
             lambda: looks.append("look again"),
         )
+
+
+def test_the_daemon_looks_again_once_ended_leases_are_let_go(tmp_path: Path) -> None:
+    places = Places.under(str(tmp_path))
+    looks: list[str] = []
+    leases = looking(places, looks)
     leases.look()
     assert looks == [] and not os.path.exists(ended_path(places))
-    use = Use("ml", "a", 0, "/srv/scratch", "", "ReadOnly", "/data")
-    pin = Pin("r", 1, "w0", *use, RESERVED, holders.boot_time() - 1, holders.boot_id(), time.time())
-    records.write(pin.record_path(places), pin.to_json())
+    ended_lease(places, 1)
     for _cycle in range(3):
         leases.look()
     assert looks == ["look again"], "it is tried again after a while only"
     assert records.read(ended_path(places)) == {"leases": ["pin r/1"]}
+
+
+def test_each_ended_lease_is_tried_once_a_minute_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were found ended in different cycles, and stay."""
+    places = Places.under(str(tmp_path))
+    looks: list[str] = []
+    tries: list[tuple[float, list[str]]] = []
+    leases = looking(places, looks)
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for cycle in range(66):
+        if cycle < 3:
+            ended_lease(places, cycle + 1)
+        before = len(looks)
+        leases.look()
+        if len(looks) > before:
+            tries.append((now - 1000, (records.read(ended_path(places)) or {})["leases"]))
+        now += 2
+    names = [["pin r/1"], ["pin r/2"], ["pin r/3"]]
+    assert tries == [(2.0 * index + 60 * turn, names[index]) for turn in range(3) for index in range(3)]
+
+
+def test_a_new_lease_of_the_same_number_does_not_wait_for_the_former_one_s_minute(tmp_path: Path) -> None:
+    places = Places.under(str(tmp_path))
+    looks: list[str] = []
+    leases = looking(places, looks)
+    for _lease in range(2):
+        ended_lease(places, 1)
+        leases.look()
+    assert looks == ["look again"] * 2
 
 
 @pytest.fixture(autouse=True)
