@@ -20,7 +20,8 @@ description:
     have the copies of the former one.
   - On a host that has no list of a workspace, as after it was installed anew, its copies in the data location say which
     drives they are of.
-  - Workspaces that are not named are left as they are.
+  - Workspaces that are not named are left as they are. Only where the host was renamed, see O(adopt_from), its new name
+    is recorded for them too.
   - A source that names a path on hosts must lie within the workspace's O(host_paths), as it is written and, on this
     host, where it leads once symlinks are followed. Nothing is granted unless it is named there.
   - The directory of a source on this host is made, and gets its owner and mode, where C(spec.permissions) says so. A
