@@ -16,7 +16,6 @@ from ansible_collections.stowage.host.plugins.module_utils.errors import did_you
 
 Facts = Mapping[str, Any]
 
-_STOPPED_S = 60.0
 _WIDEST_NAME = 24
 _NAMED = 5
 _KEPT_ON_MACHINES = kind({"sources": [{"node_scope": PLACED}]})
@@ -115,7 +114,7 @@ def _why(facts: Facts | None, copy: str) -> str:
     daemon = facts["daemon"]
     if not daemon["installed"]:
         return "there is no daemon, which removes copies: roll the host out"
-    if not daemon["running"] or daemon["last_cycle_age_s"] is None or daemon["last_cycle_age_s"] > _STOPPED_S:
+    if not daemon["running"]:
         return "the daemon, which removes copies, is not at work: systemctl status stowaged"
     waiting = (facts.get("eviction") or {}).get("waiting") or {}
     if copy in waiting:
