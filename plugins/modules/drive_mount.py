@@ -71,13 +71,13 @@ options:
     description:
       - The cgroup of the worker, as a path below C(/sys/fs/cgroup) or as in C(/proc/PID/cgroup). Only with
         O(state=confirmed).
-      - One that holds those of many, such as C(/system.slice) or C(/init.scope), is refused, because the lease would
-        not end with the worker.
+      - One that holds those of many, such as C(/system.slice), C(/init.scope) or that of a daemon that starts workers,
+        is refused, because the lease would not end with the worker.
     type: str
   pid:
     description:
       - A process that lives as long as the worker, as the host numbers it. Only with O(state=confirmed).
-      - The host's first process and those of the kernel are refused.
+      - The host's first process, those of the kernel, daemons that start workers, and single threads are refused.
     type: int
   timeout:
     description:
