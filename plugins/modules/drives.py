@@ -166,6 +166,14 @@ deleting:
   type: dict
   sample:
     vision: [hf-cache]
+begun:
+  description:
+    - The names of the drives whose deletion begins, by workspace. This host had no tombstone of them, or one that did
+      not force it. Those that it never knew and has nothing of are left out.
+  returned: success
+  type: dict
+  sample:
+    vision: [hf-cache]
 used_by:
   description:
     - The live workers on this host that use the drives that are deleted, as run and worker, by workspace and drive.
@@ -266,6 +274,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         "used_by": {name: outcome.users(name) for name in lists},
         "unread": list(outcome.unread),
         "kinds": outcome.kinds(),
+        "begun": {name: [one.name for one in outcome.begun if one.workspace == name] for name in lists},
         "unknown": {name: [one.name for one in outcome.unknown if one.workspace == name] for name in lists},
         "unseen": [str(error) for error in outcome.holdings.unseen],
         "orphans": [{"name": orphan.copy_name, "path": orphan.path} for orphan in outcome.orphans],

@@ -90,7 +90,11 @@ def play(tmp_path: Path) -> Play:
     away = {"ansible_ssh_executable": "/bin/false"}
 
     def run(
-        playbook: str, arguments: str, hosts: dict[str, Any], answers: dict[str, dict[str, list[Any]]] | None = None
+        playbook: str,
+        arguments: str,
+        hosts: dict[str, Any],
+        answers: dict[str, dict[str, list[Any]]] | None = None,
+        strategy: str = "linear",
     ) -> Played:
         answers = answers or {}
         (tmp_path / "answers.json").write_text(json.dumps(answers))
@@ -104,7 +108,7 @@ def play(tmp_path: Path) -> Play:
         done = subprocess.run(
             [*command, *arguments.split()],
             cwd=tmp_path,
-            env=environment,
+            env={**environment, "ANSIBLE_STRATEGY": strategy},
             capture_output=True,
             text=True,
             check=False,
@@ -131,6 +135,7 @@ def told(deleting: bool = False, **more: Any) -> dict[str, Any]:
     return {
         "drives": {"vision": []},
         "deleting": {"vision": ["imagenet"] if deleting else []},
+        "begun": {"vision": ["imagenet"] if deleting else []},
         "used_by": {"vision": {}},
         "unknown": {"vision": []},
         "kinds": {"vision": {}},
@@ -143,6 +148,9 @@ def told(deleting: bool = False, **more: Any) -> dict[str, Any]:
 def facts(running: bool = True) -> dict[str, Any]:
     daemon = {"installed": True, "running": running, "last_cycle_age_s": 2.0}
     return {"ansible_facts": {"stowage_storage": {"daemon": daemon, "leases": [], "eviction": None}}}
+
+
+UP_AGAIN = "run it again when they are up, or set drive_delete_allow_unreached=true"
 
 
 def test_a_drive_is_deleted_where_it_can_be_and_one_failure_comes_after_the_table(play: Play) -> None:
@@ -185,7 +193,7 @@ def test_a_drive_is_deleted_where_it_can_be_and_one_failure_comes_after_the_tabl
     }
     away, failure = played.failures
     assert "Failed to create temporary directory" in away, "Ansible says so of a host out of reach, and goes on"
-    assert failure == f"{said}; see the table above"
+    assert failure == f"{said}; 1 not reached: {UP_AGAIN}; see the table above"
     assert "The inventory still declares the drive." in played.output
     assert "unknown error" not in played.output.lower()
     assert [line for line in played.asked if "gpu-01" in line] == [
@@ -215,6 +223,43 @@ def test_what_is_not_deleted(play: Play, arguments: str, answer: dict[str, Any],
     played = play("drive_delete", f"{CONFIRMED} {arguments}", hosts, answers)
     assert played.status == 2 and len(played.failures) == 1 and played.failures[0].startswith(refused), played.output
     assert played.asked == ["gpu-01 drives check True"] * asked
+
+
+@pytest.mark.parametrize("arguments", ["-e drive_delete_wait=0", "--check"])
+def test_hosts_out_of_reach_make_it_fail_unless_they_may_be(play: Play, arguments: str) -> None:
+    """An AWX workflow goes on where it succeeds."""
+    hosts = {f"gpu-0{number}": declaring(state="absent") for number in range(3)}
+    answers = {"gpu-00": {"drives": [told()]}}
+    played = play("drive_delete", f"{CONFIRMED} {arguments}", hosts, answers)
+    assert played.status == 2 and played.failures[-1].startswith("drive vision/imagenet: "), played.output
+    assert played.failures[-1].endswith(f"; 2 not reached: {UP_AGAIN}; see the table above")
+    assert played.stats["stowage_drive_delete_not_reached"] == ["gpu-01", "gpu-02"]
+    played = play("drive_delete", f"{CONFIRMED} {arguments} -e drive_delete_allow_unreached=true", hosts, answers)
+    assert played.status == 0 and "gpu-01, gpu-02" in " ".join(played.table("drive vision/imagenet")), played.output
+
+
+def test_other_deletions_of_the_inventory_are_not_carried_out(play: Play) -> None:
+    hosts = {"gpu-01": declaring(), "gpu-02": declaring()}
+    answers = {
+        "gpu-01": {"drives": [told(True)]},
+        "gpu-02": {"drives": [told(True, begun={"vision": ["b", "imagenet"]})]},
+    }
+    played = play("drive_delete", f"{CONFIRMED} -e drive_delete_force=true", hosts, answers)
+    assert played.status == 2 and played.failures == [
+        "drive imagenet: with it others would be deleted, whose tombstones are not rolled out yet: b (on gpu-02);"
+        " roll these hosts out first, or leave them out"
+    ], played.output
+    assert sorted(played.asked) == ["gpu-01 drives check True", "gpu-02 drives check True"]
+
+
+@pytest.mark.parametrize("strategy", ["free", "host_pinned"])
+def test_hosts_are_judged_together_whatever_the_site_s_strategy(play: Play, strategy: str) -> None:
+    hosts = {f"gpu-0{number}": declaring() for number in range(3)}
+    answers = {host: {"drives": [told(True)]} for host in hosts}
+    answers["gpu-02"] = {"drives": [told(True, used_by={"vision": {"imagenet": ["r/w0"]}})]}
+    played = play("drive_delete", CONFIRMED, hosts, answers, strategy)
+    assert played.status == 2 and len(played.failures) == 1, played.output
+    assert sorted(played.asked) == [f"{host} drives check True" for host in hosts]
 
 
 def test_deleted_everywhere(play: Play) -> None:

@@ -42,6 +42,8 @@ class Outcome:
     """Tombstones of drives that this host never knew, and has nothing of."""
     unread: Sequence[str] = ()
     """Why leases could not be read: who uses the drives that are deleted is unknown then."""
+    begun: Sequence[Drive] = ()
+    """Tombstones that are new on this host, or force now what they did not, and may have something to delete."""
 
     def names(self, absent: bool) -> dict[str, list[str]]:
         """Return the names of the drives, or of the tombstones, by workspace."""
@@ -151,7 +153,13 @@ def declare(
         *(f"who uses the drives that are deleted is unknown: {why}" for why in unread),
     ]
     unknown = [one for one in deleted if (one.workspace, one.name) not in before and not holdings.of(one.copy_name)]
-    return Outcome(merged, holdings, orphans, warnings, used_by, unknown, unread)
+    begun = [
+        one
+        for one in declared
+        if one.absent and not _is_deleted_by(before.get((one.workspace, one.name)), one.force)
+        if one not in unknown or holdings.unseen
+    ]
+    return Outcome(merged, holdings, orphans, warnings, used_by, unknown, unread, begun)
 
 
 def _rename(places: Places, host: str, workspaces: Iterable[str], differences: Differences) -> None:
@@ -171,6 +179,10 @@ def _rename(places: Places, host: str, workspaces: Iterable[str], differences: D
 
 def _is_absent(drive: Drive | None) -> bool:
     return drive is not None and drive.absent
+
+
+def _is_deleted_by(before: Drive | None, force: bool) -> bool:
+    return before is not None and before.absent and (before.force or not force)
 
 
 def _by_marks(holdings: Holdings) -> dict[str, str]:
