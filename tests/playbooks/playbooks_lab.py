@@ -23,9 +23,11 @@ AWAY = {"ansible_connection": "ssh", "ansible_ssh_executable": "/bin/false", "an
 class Played:
     """How a playbook ended, and what it said."""
 
-    def __init__(self, status: int, output: str) -> None:
+    def __init__(self, status: int, output: str, asked: list[str]) -> None:
         self.status = status
         self.output = output
+        self.asked = asked
+        """What stand-ins have noted."""
         found = re.findall(r"^fatal: \[(\S+)\]: (\S+) => (\{.*\})$", output, re.MULTILINE)
         self._fatal = [(host, kind, str(json.loads(said)["msg"])) for host, kind, said in found]
 
@@ -61,9 +63,19 @@ class Played:
         """What is shown, without the marks of a list."""
         return [line.strip(' ",') for line in self.output.splitlines()]
 
+    def table(self, title: str) -> list[str]:
+        """Return the lines of the list that begins with *title*."""
+        lines = [line.strip().strip(",") for line in self.output.splitlines()]
+        first = next(number for number, line in enumerate(lines) if line.startswith(f'"{title}'))
+        end = next(number for number in range(first, len(lines)) if lines[number] == "]")
+        return [json.loads(line) for line in lines[first:end]]
+
 
 class Lab:
-    """A home with the collection, an inventory, and each host's own directory for temporary files."""
+    """A home with the collection, an inventory, and each host's own directory for temporary files.
+
+    Stand-ins find in it what they are to answer, ``answers.json``, and note in ``asked`` what they were asked.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -98,11 +110,16 @@ class Lab:
         *arguments: str,
         hosts: Mapping[str, Mapping[str, Any]],
         variables: Mapping[str, Any] | None = None,
+        answers: Mapping[str, Any] | None = None,
     ) -> Played:
         """Run a playbook over hosts with their variables.
 
         :param variables: as AWX gives those of a job
+        :param answers: for the stand-ins, by host
         """
+        (self.home / "answers.json").write_text(json.dumps(answers or {}))
+        asked = self.home / "asked"
+        asked.write_text("")
         known = {name: {"ansible_remote_tmp": str(self.home / name), **of_it} for name, of_it in hosts.items()}
         (self.home / "inventory.json").write_text(json.dumps({"all": {"hosts": known}}))
         command = [sys.executable, "-m", "ansible", "playbook", f"stowage.host.{playbook}", "-i", "inventory.json"]
@@ -115,4 +132,4 @@ class Lab:
             check=False,
             timeout=90,
         )
-        return Played(done.returncode, done.stdout + done.stderr)
+        return Played(done.returncode, done.stdout + done.stderr, asked.read_text().splitlines())

@@ -7,17 +7,12 @@ Their modules are stand-ins: each says on a host what the test has told for it, 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from playbooks_lab import AWAY, HERE, Lab, Played
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 MODULES = ("drives", "storage_facts", "uninstall", "data_location")
 # WANT_JSON: a program that is given the file with its arguments, in the host's own directory for temporary files.
 STAND_IN = '''#!/usr/bin/python
@@ -38,56 +33,17 @@ PLACED = {"sources": [{"node_scope": "placed"}]}
 CONFIRMED = "-e drive_delete_name=imagenet -e drive_delete_confirm=imagenet"
 
 
-class Played:
-    """How a playbook ended, and what it said."""
-
-    def __init__(self, done: subprocess.CompletedProcess[str], asked: str) -> None:
-        self.status = done.returncode
-        self.output = done.stdout + done.stderr
-        self.asked = asked.splitlines()
-        """Host, module, and whether it was to change anything."""
-
-    @property
-    def failures(self) -> list[str]:
-        lines = [line for line in self.output.splitlines() if line.startswith("fatal: ")]
-        return [str(json.loads(line[line.index("{") :])["msg"]) for line in lines]
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        text = self.output.split("CUSTOM STATS:", 1)[1].split("RUN:", 1)[1]
-        found: dict[str, Any] = json.JSONDecoder().raw_decode(text.lstrip())[0]
-        return found
-
-    def table(self, title: str) -> list[str]:
-        """Return the lines of the list that begins with *title*."""
-        lines = [line.strip().strip(",") for line in self.output.splitlines()]
-        first = next(number for number, line in enumerate(lines) if line.startswith(f'"{title}'))
-        end = next(number for number in range(first, len(lines)) if lines[number] == "]")
-        return [json.loads(line) for line in lines[first:end]]
-
-
 Play = Callable[..., Played]
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Run a playbook: ``play(playbook, arguments, hosts, answers)``; a host without answers is out of reach."""
-    host = tmp_path / "collections/ansible_collections/stowage/host"
-    (host / "plugins/modules").mkdir(parents=True)
-    for name in ("galaxy.yml", "meta", "playbooks", "plugins/filter", "plugins/module_utils"):
-        (host / name).symlink_to(REPOSITORY / name)
+def play(lab: Lab) -> Play:
+    """Run a playbook: ``play(playbook, arguments, hosts, answers)``; a host without answers is out of reach.
+
+    It was asked which host, which module, and whether to change anything.
+    """
     for name in MODULES:
-        (host / "plugins/modules" / f"{name}.py").write_text(STAND_IN % name)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "LC_ALL": "C.UTF-8",
-        "ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "collections"),
-        "ANSIBLE_NOCOLOR": "true",
-        "ANSIBLE_SHOW_CUSTOM_STATS": "true",
-    }
-    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
-    away = {"ansible_ssh_executable": "/bin/false"}
+        lab.stand_in(name, STAND_IN % name)
 
     def run(
         playbook: str,
@@ -97,24 +53,9 @@ def play(tmp_path: Path) -> Play:
         strategy: str = "linear",
     ) -> Played:
         answers = answers or {}
-        (tmp_path / "answers.json").write_text(json.dumps(answers))
-        (tmp_path / "asked").write_text("")
-        inventory = {
-            name: {**(here if name in answers else away), "ansible_remote_tmp": str(tmp_path / name), **variables}
-            for name, variables in hosts.items()
-        }
-        (tmp_path / "inventory.json").write_text(json.dumps({"all": {"hosts": inventory}}))
-        command = [sys.executable, "-m", "ansible", "playbook", "-i", "inventory.json", f"stowage.host.{playbook}"]
-        done = subprocess.run(
-            [*command, *arguments.split()],
-            cwd=tmp_path,
-            env={**environment, "ANSIBLE_STRATEGY": strategy},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        return Played(done, (tmp_path / "asked").read_text())
+        lab.environment["ANSIBLE_STRATEGY"] = strategy
+        known = {name: {**(HERE if name in answers else AWAY), **variables} for name, variables in hosts.items()}
+        return lab.play(playbook, *arguments.split(), hosts=known, answers=answers)
 
     return run
 

@@ -71,12 +71,9 @@ class Site:
         hosts: dict[str, dict[str, Any]] | None = None,
     ) -> Played:
         """Run a playbook; ``asked`` is then what hosts were asked."""
-        (self._lab.home / "answers.json").write_text(json.dumps(answers or {}))
-        asked = self._lab.home / "asked"
-        asked.write_text("")
         known = {name: {**HERE, **more} for name, more in (hosts or dict.fromkeys(HOSTS, {})).items()}
-        played = self._lab.play(playbook, *options, hosts=known, variables=variables)
-        self.asked = [json.loads(line) for line in asked.read_text().splitlines()]
+        played = self._lab.play(playbook, *options, hosts=known, variables=variables, answers=answers)
+        self.asked = [json.loads(line) for line in played.asked]
         return played
 
     def states(self) -> list[tuple[str, str]]:
