@@ -391,18 +391,19 @@ def _lease_take(options: argparse.Namespace, places: Places) -> int:
 
 
 def _lease_confirm(options: argparse.Namespace, places: Places) -> int:
-    if options.number is None:
-        worker = Worker.of(options.for_run, options.worker)
-        run_mounts.confirm(places, worker, options.cgroup, options.pid, Differences())
-    else:
-        pins.confirm(places, options.for_run, options.number, cgroup=options.cgroup, pid=options.pid)
+    worker = _worker_of(options)
+    run_mounts.confirm(places, worker, options.cgroup, options.pid, Differences(), number=options.number)
     return OK
 
 
-def _lease_release(options: argparse.Namespace, places: Places) -> int:
+def _worker_of(options: argparse.Namespace) -> Worker:
+    """Return whose leases are meant; with a number also that of a fill, whose process may have left it."""
     run, name = options.for_run, options.worker
-    # By its number also that of a fill, whose process may have left it.
-    worker = Worker.of(run, name) if options.number is None else Worker(pins.check_run(run), name)
+    return Worker.of(run, name) if options.number is None else Worker(pins.check_run(run), name)
+
+
+def _lease_release(options: argparse.Namespace, places: Places) -> int:
+    worker = _worker_of(options)
     wait = max(0.0, options.wait)
     run_mounts.release(places, worker, Differences(), wait, force=options.force, number=options.number)
     return OK

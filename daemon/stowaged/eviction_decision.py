@@ -28,7 +28,8 @@ LOOK_S = 60.0
 RETRY_S = 60.0
 """How long nothing is tried again after work that did not reach its mark, or failed."""
 KEPT_S = 300.0
-"""The same where only the end of a use can change anything, and where a data location is not there."""
+"""The same where only leases are in the way, whose end is seen, where only the end of a use can change anything about
+copies that nobody asked to be removed, and where a data location is not there."""
 FRESH_S = 60.0
 """How old the sizes of copies may be when all that they take decides: the limit of the data location."""
 PLAN_S = 30.0
@@ -236,7 +237,7 @@ def ended(seen: Seen, known: Known, decision: Decision, outcome: Outcome, now: f
         halted = outcome.blocked.startswith(STOPPED)
         known = replace(known, short="" if unmeasured and not halted else outcome.blocked)
     in_vain = not unmeasured and bool(outcome.blocked or outcome.kept or not outcome.removed)
-    wait = _wait(ROOM in parts, outcome) if in_vain else 0.0
+    wait = _wait(seen, parts, outcome) if in_vain else 0.0
     due = {**known.due, **dict.fromkeys(parts, now + wait)}
     return replace(known, waiting=outcome.waiting, due=_without(due, _not_held_any_more(seen.held, known.held)))
 
@@ -246,9 +247,10 @@ def _not_held_any_more(before: frozenset[str], now: frozenset[str]) -> set[str]:
     return {DELETED} if before - now else set()
 
 
-def _wait(for_room: bool, outcome: Outcome) -> float:
-    # What is too fresh grows older; what is in use may be for long, and a lease that ends is seen.
-    return KEPT_S if not for_room and (outcome.kept or not outcome.waiting) else RETRY_S
+def _wait(seen: Seen, parts: frozenset[str], outcome: Outcome) -> float:
+    # Who deletes a drive waits for it. Of what holds its copies only the end of a lease is seen.
+    unwatched = set(outcome.waiting) - seen.held
+    return RETRY_S if ROOM in parts or unwatched else KEPT_S
 
 
 def _without(mapping: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class Leases:
         self._held: set[str] = set()
         self._unreadable = ""
         self._touched: dict[str, float] = {}
-        self._tried: dict[str, float] = {}
+        self._tried: dict[tuple[str, float], float] = {}
+        """When it was last tried to let go of each ended lease, by what it is called and when it was made."""
 
     def look(self, forced: Collection[tuple[str, str]] = ()) -> None:
         """Read all pins, and let a child do what has to be done about them.
@@ -72,14 +73,15 @@ class Leases:
     def _keep(self, forced: Collection[tuple[str, str]]) -> None:
         now = time.monotonic()
         ended, used = [], set()
+        self._tried = {lease: then for lease, then in self._tried.items() if now - then < _RETRY_S}
         for pin in self._pins or []:
             if (pin.workspace, pin.drive) not in forced and not pins.stale(pin):
                 if pin.copy and now - self._touched.get(pin.copy, -copies.USE_INTERVAL_S) >= copies.USE_INTERVAL_S:
                     used.add(pin.copy)
-            elif now - self._tried.get(pin.described, -_RETRY_S) >= _RETRY_S:
+            elif (pin.described, pin.created) not in self._tried:
                 ended.append(pin)
         if ended:
-            self._tried = {pin.described: now for pin in ended}
+            self._tried.update({(pin.described, pin.created): now for pin in ended})
             try:
                 records.write(ended_path(self._places), {"leases": [pin.described for pin in ended]})
             except OSError as error:

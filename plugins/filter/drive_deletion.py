@@ -16,7 +16,6 @@ from ansible_collections.stowage.host.plugins.module_utils.errors import did_you
 
 Facts = Mapping[str, Any]
 
-_STOPPED_S = 60.0
 _WIDEST_NAME = 24
 _NAMED = 5
 _KEPT_ON_MACHINES = kind({"sources": [{"node_scope": PLACED}]})
@@ -87,12 +86,20 @@ def _refused(
 ) -> list[str]:
     """Return why nothing is deleted, one line each; hosts that say the same are named together."""
     said: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
     for host, result in predicted.items():
+        for other in result.get("begun", {}).get(workspace, []):
+            if other != drive:
+                others.setdefault(other, []).append(host)
         if "deleting" not in result and not result.get("unreachable"):
             said.setdefault(" ".join(str(result.get("msg") or "it was not asked").split()), []).append(host)
         for why in [] if force else result.get("unread", []):
             said.setdefault(f"who uses the drive is unknown: {why}", []).append(host)
     refused = [f"{message} (on {_some(hosts)})" for message, hosts in said.items()]
+    if others:
+        which = ", ".join(f"{other} (on {_some(hosts)})" for other, hosts in sorted(others.items()))
+        rule = f"with it others would be deleted, whose tombstones are not rolled out yet: {which}"
+        refused.append(f"drive {drive}: {rule}; roll these hosts out first, or leave them out")
     asked = [result for result in predicted.values() if "deleting" in result]
     if not refused and asked and all(drive in result["unknown"][workspace] for result in asked):
         near = did_you_mean(drive, sorted({name for result in asked for name in result["drives"][workspace]}))
@@ -115,7 +122,7 @@ def _why(facts: Facts | None, copy: str) -> str:
     daemon = facts["daemon"]
     if not daemon["installed"]:
         return "there is no daemon, which removes copies: roll the host out"
-    if not daemon["running"] or daemon["last_cycle_age_s"] is None or daemon["last_cycle_age_s"] > _STOPPED_S:
+    if not daemon["running"]:
         return "the daemon, which removes copies, is not at work: systemctl status stowaged"
     waiting = (facts.get("eviction") or {}).get("waiting") or {}
     if copy in waiting:

@@ -12,11 +12,11 @@ from typing import Any
 from ansible.errors import AnsibleError, AnsibleFilterError
 from jinja2.exceptions import UndefinedError
 
+from ansible_collections.stowage.host.plugins.filter.survey_bool import survey_bool
 from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_drives, check_name
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, did_you_mean, quoted
 
 WAIT_S = 600
-_TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NAMED = 5
 
 Lists = Mapping[str, Any]
@@ -24,7 +24,14 @@ Lists = Mapping[str, Any]
 
 
 def drive_deletion_request(
-    hostvars: Any, hosts: Any, name: Any, confirm: Any, workspace: Any = "", force: Any = "", wait: Any = ""
+    hostvars: Any,
+    hosts: Any,
+    name: Any,
+    confirm: Any,
+    workspace: Any = "",
+    force: Any = "",
+    wait: Any = "",
+    allow_unreached: Any = "",
 ) -> dict[str, Any]:
     """Return what is to be done, or under ``refused`` in one line why nothing is.
 
@@ -33,22 +40,23 @@ def drive_deletion_request(
     if not isinstance(hostvars, Mapping) or isinstance(hosts, str) or not isinstance(hosts, Iterable):
         raise AnsibleFilterError("drive_deletion_request: the input must be hostvars, and then a list of hosts")
     try:
-        return {"refused": "", **_request(hostvars, list(hosts), name, confirm, workspace, force, wait)}
+        options = {
+            "force": _truth(force, "drive_delete_force"),
+            "wait_s": _seconds(wait),
+            "allow_unreached": _truth(allow_unreached, "drive_delete_allow_unreached"),
+        }
+        return {"refused": "", **_request(hostvars, list(hosts), name, confirm, workspace), **options}
     except StowageError as error:
         return {"refused": " ".join(str(error).split())}
 
 
-def _request(
-    hostvars: Mapping[str, Any], hosts: list[str], name: Any, confirm: Any, workspace: Any, force: Any, wait: Any
-) -> dict[str, Any]:
+def _request(hostvars: Mapping[str, Any], hosts: list[str], name: Any, confirm: Any, workspace: Any) -> dict[str, Any]:
     if _is_blank(name):
         raise Refusal("drive_delete_name", "name the drive")
     drive = check_name(name, "drive_delete_name")
     if confirm != drive:
         what = f"give the name of the drive again, {drive}, to delete it and every copy of it"
         raise Refusal("drive_delete_confirm", what)
-    forced = _truth(force, "drive_delete_force")
-    seconds = _seconds(wait)
     lists: dict[str, Lists] = {}
     unknown: dict[str, str] = {}
     for host in hostvars:
@@ -70,8 +78,6 @@ def _request(
     return {
         "drive": drive,
         "workspace": chosen,
-        "force": forced,
-        "wait_s": seconds,
         "still_declared": "present" in states,
         "asked": asked,
         "not_listed": [host for host in hosts if host not in asked],
@@ -85,14 +91,10 @@ def _is_blank(value: Any) -> bool:
 
 
 def _truth(value: Any, name: str) -> bool:
-    if _is_blank(value):
-        return False
-    if isinstance(value, bool):
-        return value
-    text = str(value).strip().lower()
-    if text not in _TRUTHS:
+    found = survey_bool(value)
+    if found is None:
         raise Refusal(name, f"{quoted(str(value))} must be true or false")
-    return _TRUTHS[text]
+    return found
 
 
 def _seconds(value: Any) -> int:

@@ -79,7 +79,8 @@ def _machine(name: str, variables: Mapping[str, Any], gathered: str) -> tuple[Ma
     except (AnsibleError, UndefinedError) as error:
         raise Refusal(f"variables of {name}", " ".join(str(error).split()), "correct them") from error
     fault = None
-    if result and "ansible_facts" not in result and not result.get("unreachable"):
+    # Facts may be there without these: Ansible adds which Python it has found, also when the module failed.
+    if result and "stowage_storage" not in result.get("ansible_facts", {}) and not result.get("unreachable"):
         what = " ".join(str(result.get("msg") or "no reason given").split())
         fault = Reason("", f"machine {name} could not report its storage: {what}")
     return machine(name, facts, topology, up=not result.get("unreachable")), fault

@@ -71,13 +71,13 @@ options:
     description:
       - The cgroup of the worker, as a path below C(/sys/fs/cgroup) or as in C(/proc/PID/cgroup). Only with
         O(state=confirmed).
-      - One that holds those of many, such as C(/system.slice) or C(/init.scope), is refused, because the lease would
-        not end with the worker.
+      - One that holds those of many, such as C(/system.slice), C(/init.scope) or that of a daemon that starts workers,
+        is refused, because the lease would not end with the worker.
     type: str
   pid:
     description:
       - A process that lives as long as the worker, as the host numbers it. Only with O(state=confirmed).
-      - The host's first process and those of the kernel are refused.
+      - The host's first process, those of the kernel, daemons that start workers, and single threads are refused.
     type: int
   timeout:
     description:
@@ -206,6 +206,13 @@ waiting:
   type: list
   elements: str
   sample: ["Waiting for drive model-llama to be filled on gpu-01"]
+held:
+  description:
+    - The drives that the worker had leases of on this host before, whether or not they are asked for.
+  returned: success, with O(state=prepared)
+  type: list
+  elements: str
+  sample: [hf-cache]
 used_by:
   description: The live workers on this host that use the drives, as run and worker.
   returned: success, with O(state=prepared)
@@ -317,6 +324,7 @@ def _prepare(
     host_name.check(places, params["host_name"])
     host_name.check_declared(places, workspace, params["host_name"])
     refs = drive_refs.read(params["datavolume_refs"])
+    held = sorted({pin.drive for pin in worker.of_it(pins.of_run(places, worker.run)) if not pins.stale(pin)})
     end = time.monotonic() + timeout
     while True:
         preparation = Preparation.of(places, params["host_name"], workspace, worker, refs, start)
@@ -334,6 +342,7 @@ def _prepare(
         "docker": mount_renderings.docker(outcome.mounts),
         "kubernetes": mount_renderings.kubernetes(outcome.mounts),
         "waiting": outcome.waiting,
+        "held": held,
         "used_by": {ref.name: users.get((workspace, ref.name), []) for ref in refs},
     }
 

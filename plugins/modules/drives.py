@@ -20,7 +20,8 @@ description:
     have the copies of the former one.
   - On a host that has no list of a workspace, as after it was installed anew, its copies in the data location say which
     drives they are of.
-  - Workspaces that are not named are left as they are.
+  - Workspaces that are not named are left as they are. Only where the host was renamed, see O(adopt_from), its new name
+    is recorded for them too.
   - A source that names a path on hosts must lie within the workspace's O(host_paths), as it is written and, on this
     host, where it leads once symlinks are followed. Nothing is granted unless it is named there.
   - The directory of a source on this host is made, and gets its owner and mode, where C(spec.permissions) says so. A
@@ -165,6 +166,14 @@ deleting:
   type: dict
   sample:
     vision: [hf-cache]
+begun:
+  description:
+    - The names of the drives whose deletion begins, by workspace. This host had no tombstone of them, or one that did
+      not force it. Those that it never knew and has nothing of are left out.
+  returned: success
+  type: dict
+  sample:
+    vision: [hf-cache]
 used_by:
   description:
     - The live workers on this host that use the drives that are deleted, as run and worker, by workspace and drive.
@@ -265,6 +274,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         "used_by": {name: outcome.users(name) for name in lists},
         "unread": list(outcome.unread),
         "kinds": outcome.kinds(),
+        "begun": {name: [one.name for one in outcome.begun if one.workspace == name] for name in lists},
         "unknown": {name: [one.name for one in outcome.unknown if one.workspace == name] for name in lists},
         "unseen": [str(error) for error in outcome.holdings.unseen],
         "orphans": [{"name": orphan.copy_name, "path": orphan.path} for orphan in outcome.orphans],

@@ -592,7 +592,8 @@ ansible_facts:
             removed_bytes: 320000000000
         daemon:
           description:
-            - Whether the daemon is installed and runs, and how long ago it ended a cycle (null when it has not).
+            - Whether the daemon is installed and runs, and how long ago it ended a cycle (null when it has not). One
+              whose last three cycles did not come does not run.
           returned: always
           type: dict
           sample: {installed: true, running: true, last_cycle_age_s: 4.2}

@@ -710,7 +710,7 @@ def test_the_command(lab: RunLab, capsys: pytest.CaptureFixture[str]) -> None:
         assert refused_by in stowage("release", "slurm-7", "--wait", "0.1")[1]
         assert refused_by in stowage("release", "slurm-7", "1")[1]
         assert stowage("release", "slurm-7", "9")[1].endswith(
-            "lease slurm-7/9: there is no such lease; see stowage lease list"
+            "lease slurm-7/9: there is no such lease; there is slurm-7/1, slurm-7/2, slurm-7/3"
         )
         listed = stowage("list")[1].split("\n")
         assert len(listed) == 4 and "ml/imagenet" in listed[3] and "held" in listed[3]

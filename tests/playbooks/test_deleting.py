@@ -7,17 +7,12 @@ Their modules are stand-ins: each says on a host what the test has told for it, 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from playbooks_lab import AWAY, HERE, Lab, Played
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 MODULES = ("drives", "storage_facts", "uninstall", "data_location")
 # WANT_JSON: a program that is given the file with its arguments, in the host's own directory for temporary files.
 STAND_IN = '''#!/usr/bin/python
@@ -38,79 +33,29 @@ PLACED = {"sources": [{"node_scope": "placed"}]}
 CONFIRMED = "-e drive_delete_name=imagenet -e drive_delete_confirm=imagenet"
 
 
-class Played:
-    """How a playbook ended, and what it said."""
-
-    def __init__(self, done: subprocess.CompletedProcess[str], asked: str) -> None:
-        self.status = done.returncode
-        self.output = done.stdout + done.stderr
-        self.asked = asked.splitlines()
-        """Host, module, and whether it was to change anything."""
-
-    @property
-    def failures(self) -> list[str]:
-        lines = [line for line in self.output.splitlines() if line.startswith("fatal: ")]
-        return [str(json.loads(line[line.index("{") :])["msg"]) for line in lines]
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        text = self.output.split("CUSTOM STATS:", 1)[1].split("RUN:", 1)[1]
-        found: dict[str, Any] = json.JSONDecoder().raw_decode(text.lstrip())[0]
-        return found
-
-    def table(self, title: str) -> list[str]:
-        """Return the lines of the list that begins with *title*."""
-        lines = [line.strip().strip(",") for line in self.output.splitlines()]
-        first = next(number for number, line in enumerate(lines) if line.startswith(f'"{title}'))
-        end = next(number for number in range(first, len(lines)) if lines[number] == "]")
-        return [json.loads(line) for line in lines[first:end]]
-
-
 Play = Callable[..., Played]
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Run a playbook: ``play(playbook, arguments, hosts, answers)``; a host without answers is out of reach."""
-    host = tmp_path / "collections/ansible_collections/stowage/host"
-    (host / "plugins/modules").mkdir(parents=True)
-    for name in ("galaxy.yml", "meta", "playbooks", "plugins/filter", "plugins/module_utils"):
-        (host / name).symlink_to(REPOSITORY / name)
+def play(lab: Lab) -> Play:
+    """Run a playbook: ``play(playbook, arguments, hosts, answers)``; a host without answers is out of reach.
+
+    It was asked which host, which module, and whether to change anything.
+    """
     for name in MODULES:
-        (host / "plugins/modules" / f"{name}.py").write_text(STAND_IN % name)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "LC_ALL": "C.UTF-8",
-        "ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "collections"),
-        "ANSIBLE_NOCOLOR": "true",
-        "ANSIBLE_SHOW_CUSTOM_STATS": "true",
-    }
-    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
-    away = {"ansible_ssh_executable": "/bin/false"}
+        lab.stand_in(name, STAND_IN % name)
 
     def run(
-        playbook: str, arguments: str, hosts: dict[str, Any], answers: dict[str, dict[str, list[Any]]] | None = None
+        playbook: str,
+        arguments: str,
+        hosts: dict[str, Any],
+        answers: dict[str, dict[str, list[Any]]] | None = None,
+        strategy: str = "linear",
     ) -> Played:
         answers = answers or {}
-        (tmp_path / "answers.json").write_text(json.dumps(answers))
-        (tmp_path / "asked").write_text("")
-        inventory = {
-            name: {**(here if name in answers else away), "ansible_remote_tmp": str(tmp_path / name), **variables}
-            for name, variables in hosts.items()
-        }
-        (tmp_path / "inventory.json").write_text(json.dumps({"all": {"hosts": inventory}}))
-        command = [sys.executable, "-m", "ansible", "playbook", "-i", "inventory.json", f"stowage.host.{playbook}"]
-        done = subprocess.run(
-            [*command, *arguments.split()],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        return Played(done, (tmp_path / "asked").read_text())
+        lab.environment["ANSIBLE_STRATEGY"] = strategy
+        known = {name: {**(HERE if name in answers else AWAY), **variables} for name, variables in hosts.items()}
+        return lab.play(playbook, *arguments.split(), hosts=known, answers=answers)
 
     return run
 
@@ -131,6 +76,7 @@ def told(deleting: bool = False, **more: Any) -> dict[str, Any]:
     return {
         "drives": {"vision": []},
         "deleting": {"vision": ["imagenet"] if deleting else []},
+        "begun": {"vision": ["imagenet"] if deleting else []},
         "used_by": {"vision": {}},
         "unknown": {"vision": []},
         "kinds": {"vision": {}},
@@ -143,6 +89,9 @@ def told(deleting: bool = False, **more: Any) -> dict[str, Any]:
 def facts(running: bool = True) -> dict[str, Any]:
     daemon = {"installed": True, "running": running, "last_cycle_age_s": 2.0}
     return {"ansible_facts": {"stowage_storage": {"daemon": daemon, "leases": [], "eviction": None}}}
+
+
+UP_AGAIN = "run it again when they are up, or set drive_delete_allow_unreached=true"
 
 
 def test_a_drive_is_deleted_where_it_can_be_and_one_failure_comes_after_the_table(play: Play) -> None:
@@ -185,7 +134,7 @@ def test_a_drive_is_deleted_where_it_can_be_and_one_failure_comes_after_the_tabl
     }
     away, failure = played.failures
     assert "Failed to create temporary directory" in away, "Ansible says so of a host out of reach, and goes on"
-    assert failure == f"{said}; see the table above"
+    assert failure == f"{said}; 1 not reached: {UP_AGAIN}; see the table above"
     assert "The inventory still declares the drive." in played.output
     assert "unknown error" not in played.output.lower()
     assert [line for line in played.asked if "gpu-01" in line] == [
@@ -215,6 +164,43 @@ def test_what_is_not_deleted(play: Play, arguments: str, answer: dict[str, Any],
     played = play("drive_delete", f"{CONFIRMED} {arguments}", hosts, answers)
     assert played.status == 2 and len(played.failures) == 1 and played.failures[0].startswith(refused), played.output
     assert played.asked == ["gpu-01 drives check True"] * asked
+
+
+@pytest.mark.parametrize("arguments", ["-e drive_delete_wait=0", "--check"])
+def test_hosts_out_of_reach_make_it_fail_unless_they_may_be(play: Play, arguments: str) -> None:
+    """An AWX workflow goes on where it succeeds."""
+    hosts = {f"gpu-0{number}": declaring(state="absent") for number in range(3)}
+    answers = {"gpu-00": {"drives": [told()]}}
+    played = play("drive_delete", f"{CONFIRMED} {arguments}", hosts, answers)
+    assert played.status == 2 and played.failures[-1].startswith("drive vision/imagenet: "), played.output
+    assert played.failures[-1].endswith(f"; 2 not reached: {UP_AGAIN}; see the table above")
+    assert played.stats["stowage_drive_delete_not_reached"] == ["gpu-01", "gpu-02"]
+    played = play("drive_delete", f"{CONFIRMED} {arguments} -e drive_delete_allow_unreached=true", hosts, answers)
+    assert played.status == 0 and "gpu-01, gpu-02" in " ".join(played.table("drive vision/imagenet")), played.output
+
+
+def test_other_deletions_of_the_inventory_are_not_carried_out(play: Play) -> None:
+    hosts = {"gpu-01": declaring(), "gpu-02": declaring()}
+    answers = {
+        "gpu-01": {"drives": [told(True)]},
+        "gpu-02": {"drives": [told(True, begun={"vision": ["b", "imagenet"]})]},
+    }
+    played = play("drive_delete", f"{CONFIRMED} -e drive_delete_force=true", hosts, answers)
+    assert played.status == 2 and played.failures == [
+        "drive imagenet: with it others would be deleted, whose tombstones are not rolled out yet: b (on gpu-02);"
+        " roll these hosts out first, or leave them out"
+    ], played.output
+    assert sorted(played.asked) == ["gpu-01 drives check True", "gpu-02 drives check True"]
+
+
+@pytest.mark.parametrize("strategy", ["free", "host_pinned"])
+def test_hosts_are_judged_together_whatever_the_site_s_strategy(play: Play, strategy: str) -> None:
+    hosts = {f"gpu-0{number}": declaring() for number in range(3)}
+    answers = {host: {"drives": [told(True)]} for host in hosts}
+    answers["gpu-02"] = {"drives": [told(True, used_by={"vision": {"imagenet": ["r/w0"]}})]}
+    played = play("drive_delete", CONFIRMED, hosts, answers, strategy)
+    assert played.status == 2 and len(played.failures) == 1, played.output
+    assert sorted(played.asked) == [f"{host} drives check True" for host in hosts]
 
 
 def test_deleted_everywhere(play: Play) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from pathlib import Path
@@ -15,21 +16,30 @@ from stowage_core.services import daemon_cycle
 
 
 @pytest.mark.parametrize(
-    ("written", "at_work"),
+    ("written", "runs", "at_work"),
     [
-        (None, False),
-        ('{"time": %(now)f, "cycle_s": 10}', True),
-        ('{"time": %(earlier)f, "cycle_s": 10}', False),
-        ('{"time": %(earlier)f, "cycle_s": 60}', True),
-        ('{"time": "yesterday", "cycle_s": 10}', False),
-        ('{"cycle_s": 10}', False),
-        ("{", False),
+        (None, True, False),
+        ('{"time": %(now)f, "cycle_s": 10}', True, True),
+        ('{"time": %(now)f, "cycle_s": 10}', False, False),
+        ('{"time": %(earlier)f, "cycle_s": 10}', True, False),
+        ('{"time": %(earlier)f, "cycle_s": 60}', True, True),
+        ('{"time": "yesterday", "cycle_s": 10}', True, False),
+        ('{"cycle_s": 10}', True, False),
+        ("{", True, False),
     ],
 )
-def test_what_the_last_cycle_says(tmp_path: Path, written: str | None, at_work: bool) -> None:
+def test_what_its_lock_and_the_last_cycle_say(tmp_path: Path, written: str | None, runs: bool, at_work: bool) -> None:
     places = Places.under(str(tmp_path))
     if written is not None:
         os.makedirs(places.state_dir)
         now = time.time()
         Path(places.state_dir, "cycle.json").write_text(written % {"now": now, "earlier": now - 40})
-    assert daemon_cycle.is_at_work(places) == at_work
+    os.makedirs(os.path.dirname(places.daemon_lock), exist_ok=True)
+    with open(places.daemon_lock, "w") as lock:
+        if runs:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        assert daemon_cycle.is_at_work(places) == at_work
+
+
+def test_a_host_without_a_daemon(tmp_path: Path) -> None:
+    assert not daemon_cycle.is_at_work(Places.under(str(tmp_path)))

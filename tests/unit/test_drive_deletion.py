@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from ansible_collections.stowage.host.plugins.filter.drive_deletion import drive_deletion
 from ansible_collections.stowage.host.plugins.filter.drive_deletion_request import drive_deletion_request
 from stowage_core import records
+from stowage_core.data_location.locations import DataLocation
 from stowage_core.differences import Differences
 from stowage_core.drives import host as drives_host
 from stowage_core.drives import recorded as drive_records
 from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal
+from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 from stowage_core.runs import holders, pins
 from stowage_core.runs.pins import Pin
@@ -97,6 +99,31 @@ def test_a_lease_that_cannot_be_read_may_be_of_any_drive(places: Places) -> None
     assert warning.startswith("who uses the drives that are deleted is unknown: pin finetune/1: its record")
 
 
+def test_whose_deletion_begins(places: Places) -> None:
+    """A tombstone that is new here, or forces now what it did not, and not one of what this host never knew."""
+    other = {"metadata": {"name": "mnist"}, "spec": PLACED["spec"]}
+    gone = {"metadata": {"name": "mnist"}, "state": "absent"}
+    unknown = {"metadata": {"name": "cifar"}, "state": "absent"}
+
+    def begun(*drives: dict[str, Any], check_mode: bool = False) -> list[str]:
+        return [one.name for one in declare(places, *drives, check_mode=check_mode).begun]
+
+    assert begun(PLACED, other) == []
+    assert begun(TOMBSTONE, gone, unknown, check_mode=True) == ["imagenet", "mnist"]
+    assert begun(PLACED, gone, unknown) == ["mnist"]
+    assert begun(TOMBSTONE, gone, unknown, check_mode=True) == ["imagenet"], "the other is being deleted already"
+    assert begun(PLACED, {**gone, "force": True}, check_mode=True) == ["mnist"], "whoever uses it loses it now"
+    assert begun(PLACED, {**gone, "force": True}) == ["mnist"]
+    assert begun(PLACED, {**gone, "force": True}) == begun(PLACED, gone) == []
+
+
+def test_a_disk_that_is_not_there_may_hold_a_copy_of_what_is_not_known(places: Places) -> None:
+    location = DataLocation("/nowhere", 0, "gpu-01", FilesystemId("ext4", "u", "/dev/sda"), "1")
+    records.write(places.data_location_json, location.to_json())
+    outcome = declare(places, PLACED, {"metadata": {"name": "cifar"}, "state": "absent"})
+    assert outcome.holdings.unseen and [one.name for one in outcome.begun] == ["cifar"]
+
+
 def test_a_tombstone_of_what_nobody_knows(places: Places) -> None:
     unknown = {"metadata": {"name": "imagenett"}, "state": "absent"}
     assert [one.name for one in declare(places, PLACED, unknown, check_mode=True).unknown] == ["imagenett"]
@@ -134,6 +161,7 @@ def test_one_workspace_for_all_hosts() -> None:
         "workspace": "vision",
         "force": False,
         "wait_s": 600,
+        "allow_unreached": False,
         "still_declared": True,
         "asked": ["gpu-01", "gpu-02"],
         "not_listed": ["gpu-03", "gpu-04", "gpu-05"],
@@ -167,8 +195,9 @@ def test_the_only_workspace_of_all_hosts_may_be_left_out() -> None:
     ],
 )
 def test_blank_is_the_default(given: dict[str, Any], force: bool, wait_s: int) -> None:
-    found = request(workspace="vision", **given)
-    assert (found["refused"], found["force"], found["wait_s"]) == ("", force, wait_s)
+    found = request(workspace="vision", allow_unreached=given["force"], **given)
+    assert (found["refused"], found["force"], found["allow_unreached"]) == ("", force, force)
+    assert found["wait_s"] == wait_s
 
 
 AGAIN = "drive_delete_confirm: give the name of the drive again, imagenet, to delete it and every copy of it"
@@ -187,6 +216,7 @@ SECONDS = "must be a whole number of seconds; 0 does not wait"
             ("", {"force": wrong}, f"drive_delete_force: '{wrong}' {TRUTH}")
             for wrong in ("maybe", 2, "tru", ["true"], "0x1")
         ),
+        ("", {"allow_unreached": "maybe"}, f"drive_delete_allow_unreached: 'maybe' {TRUTH}"),
         *(
             ("", {"wait": wrong}, f"drive_delete_wait: '{wrong}' {SECONDS}")
             for wrong in ("ten", -5, "-5", "1.5", 2.5, True, "5 m", "\u0665", 10**9)
@@ -270,6 +300,7 @@ def told(deleting: bool = False, users: list[str] | None = None, unknown: bool =
         "drives": {"vision": ["image-net", "mnist"]},
         "deleting": {"vision": names if deleting else []},
         "used_by": {"vision": {"imagenet": users} if users else {}},
+        "begun": {"vision": names if deleting else []},
         "unknown": {"vision": names if unknown else []},
         "kinds": {"vision": {} if unknown else {"imagenet": ON_MACHINES}},
         "unread": [],
@@ -305,6 +336,20 @@ def test_used_on_any_host() -> None:
     ]
     assert found(**hosts)["used_by"] == {"gpu-01": ["a/0", "b/0"], "gpu-03": ["a/1"]}
     assert found(True, **hosts)["refused"] == []
+
+
+def test_no_other_drive_is_deleted_with_it() -> None:
+    more = {"vision": ["b", "c", "imagenet"]}
+    hosts = {
+        "gpu_01": host(told(True, begun=more)),
+        "gpu_02": host(told(begun={"vision": ["c"]})),
+        "gpu_03": host(AWAY),
+    }
+    said = [
+        "drive imagenet: with it others would be deleted, whose tombstones are not rolled out yet: b (on gpu-01),"
+        " c (on gpu-01, gpu-02); roll these hosts out first, or leave them out"
+    ]
+    assert found(**hosts)["refused"] == found(True, **hosts)["refused"] == said
 
 
 MANAGED = "DATAVOLUME_MANAGED: drive model-llama is managed by model/llama; delete model/llama instead"
@@ -359,8 +404,6 @@ STOPPED = "the daemon, which removes copies, is not at work: systemctl status st
             facts(daemon={"installed": False, "running": False}),
             "there is no daemon, which removes copies: roll the host out",
         ),
-        (facts(daemon={"installed": True, "running": True, "last_cycle_age_s": None}), STOPPED),
-        (facts(daemon={"installed": True, "running": True, "last_cycle_age_s": 61.0}), STOPPED),
         (facts(daemon={"installed": True, "running": False, "last_cycle_age_s": 3.0}), STOPPED),
         (facts(eviction={"waiting": {"vision.imagenet": "held by pin r/1"}}), "held by pin r/1"),
         (facts(leases=[{"copy": "vision.imagenet", "run": "r"}, {"copy": "x", "run": "y"}]), "run r uses it"),

@@ -371,6 +371,14 @@ REFUSED: list[tuple[Any, str]] = [
             ("Environment", "env"),
             ("datavolumes", "datavolume_refs"),
             ("external_access", "external_accesses"),
+            ("iamge", "image"),
+            ("images", "image"),
+            ("comand", "command"),
+            ("commamd", "command"),
+            ("datavolumeRefs", "datavolume_refs"),
+            ("externalAccesses", "external_accesses"),
+            ("ARGS", "args"),
+            ("arg", "args"),
         )
     ),
     (
@@ -472,6 +480,13 @@ IDLE = [
     (
         drive(ON_ONE, SHARED, permissions={"owner_uid": 0, "dir_mode": "0750"}),
         f"spec.permissions: owner_uid, dir_mode {UNUSED_OWNER}",
+    ),
+    *(
+        (
+            drive(PLACED, fill={"template": {"image": "x", word: "y"}}),
+            f"spec.fill.template: {word}: kept, and does nothing in a fill",
+        )
+        for word in ("tags", "end", "envy", "arms", "commit", "stage", "manager")
     ),
     (
         drive(PLACED, fill={"template": {"image": "x", "requested_resources": {"cpu_cores": 2}, "env_from": []}}),

@@ -154,6 +154,7 @@ def test_what_it_may_remove(seen: dict[str, Any], known: dict[str, Any], caches:
 
 REMOVING = Decision(REMOVE, frozenset({ROOM}), caches=True, limit=True)
 DELETING = Decision(REMOVE, frozenset({DELETED}))
+EXPIRING = Decision(REMOVE, frozenset({EXPIRED}), caches=True)
 RECOVERING = Decision(RECOVER, frozenset({RECOVER}))
 PLANNING = Decision(PLAN, frozenset({PLAN}))
 PRESSED = replace(SEEN, mode="on", below_start=True, below_stop=True)
@@ -219,6 +220,9 @@ def test_what_was_never_measured_is_not_said_to_block() -> None:
 
 
 WAITS = {"ml.a": "held by pin r/1"}
+HELD = {"held": frozenset({"ml.a"})}
+IN_USE = {"ml.b": "in use: mounted in the mount namespace of process 4711"}
+"""As of a container whose lease was ended by force."""
 
 
 @pytest.mark.parametrize(
@@ -230,12 +234,16 @@ WAITS = {"ml.a": "held by pin r/1"}
         (REMOVING, {}, Outcome(), RETRY_S),
         (DELETING, {}, Outcome(removed=1), 0.0),
         (DELETING, {}, Outcome(waiting=WAITS), RETRY_S),
-        (DELETING, {}, Outcome(waiting=WAITS, kept=1), KEPT_S),
+        (DELETING, {}, Outcome(waiting=IN_USE, kept=1), RETRY_S),
+        (DELETING, HELD, Outcome(waiting={**WAITS, **IN_USE}, kept=2), RETRY_S),
+        (DELETING, HELD, Outcome(waiting=WAITS, kept=1), KEPT_S),
+        (EXPIRING, {}, Outcome(kept=1), KEPT_S),
         (DELETING, {"former": True}, Outcome(), KEPT_S),
     ],
 )
 def test_when_it_is_tried_again(decision: Decision, seen: dict[str, Any], outcome: Outcome, wait: float) -> None:
-    known = ended(replace(PRESSED, **seen), KNOWN, decision, outcome, NOW)
+    began = replace(PRESSED, **seen)
+    known = ended(began, replace(KNOWN, held=began.held), decision, outcome, NOW)
     assert [known.due[part] for part in decision.parts] == [NOW + wait]
 
 

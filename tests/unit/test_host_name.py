@@ -11,6 +11,9 @@ import pytest
 
 from stowage_core import host_name, records
 from stowage_core.data_location.locations import DataLocation
+from stowage_core.differences import Differences
+from stowage_core.drives import host as drives_host
+from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
@@ -29,6 +32,16 @@ def chosen(places: Places, host: str) -> None:
 def declared(places: Places, host: str) -> None:
     path = os.path.join(places.drives_dir, "ml.json")
     records.write(path, {"workspace": "ml", "host": host, "drives": []})
+
+
+def declare(places: Places, host: str, *names: str, check_mode: bool = False) -> Differences:
+    differences = Differences(check_mode)
+    fill = {"template": {"image": "docker.io/library/busybox", "command": "true", "env": {"TOKEN": "secret"}}}
+    spec = {"sources": [{"node_scope": "placed"}], "fill": fill}
+    drive = {"metadata": {"name": "hf-cache"}, "spec": spec}
+    lists = check_lists([{"name": name, "drives": [drive]} for name in names])
+    drives_host.declare(places, host, lists, "", differences)
+    return differences
 
 
 def refused(places: Places, host: str, formerly: str = "") -> str:
@@ -74,3 +87,23 @@ def test_a_data_location_that_was_taken_over_says_that_the_host_was_renamed(plac
     chosen(places, "gpu-02")
     host_name.check(places, "gpu-02")
     assert "data location /data" in refused(places, "gpu-01")
+
+
+@pytest.mark.parametrize("listed", [["ml"], []])
+def test_a_renamed_host_has_its_new_name_in_every_list(places: Places, listed: list[str]) -> None:
+    """Also in those of workspaces that are not declared any more: else they would refuse it for ever."""
+    declare(places, "gpu-01", "gone", "ml")
+    gone = Path(places.drives_dir, "gone.json")
+    before = records.read(str(gone))
+    host_name.check(places, "gpu-02", "gpu-01")
+    predicted = declare(places, "gpu-02", *listed, check_mode=True)
+    assert records.read(str(gone)) == before
+    done = declare(places, "gpu-02", *listed)
+    assert predicted.changed and predicted.actions == done.actions and predicted.diff() == done.diff()
+    assert "record that workspace gone is on gpu-02" in done.actions
+    assert records.read(str(gone)) == {**(before or {}), "host": "gpu-02"}
+    assert gone.stat().st_mode & 0o777 == 0o600, "what a fill has in its environment may be secret"
+    again = declare(places, "gpu-02", *listed)
+    assert not again.changed and not again.actions
+    host_name.check(places, "gpu-02")
+    host_name.check_declared(places, "gone", "gpu-02")

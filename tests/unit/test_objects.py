@@ -278,13 +278,15 @@ def test_leases_and_the_daemon(host: Host) -> None:
     host.put(f"{host.places.pins_dir}/r2/1.json", {"run": "r2"})
     drives = [_drive("a"), _drive("b")]
     host.put(drive_records.record_path(host.places, "ml"), {"workspace": "ml", "host": "gpu-01", "drives": drives})
-    host.put(f"{host.places.state_dir}/cycle.json", {"time": time.time() - 7})
+    host.put(f"{host.places.state_dir}/cycle.json", {"time": time.time() - 7, "cycle_s": 10})
     (host.root / "stowaged.service").touch()
     Path(host.places.daemon_lock).touch()
     assert host.read()[0]["daemon"]["running"] is False
     with open(host.places.daemon_lock) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         report, problems = host.read()
+        host.put(f"{host.places.state_dir}/cycle.json", {"time": time.time() - 40, "cycle_s": 10})
+        assert host.read()[0]["daemon"]["running"] is False, "three cycles did not come"
     one, two = report["leases"]
     assert 0 < one.pop("left_s") <= 60 and two["left_s"] == 0, "in no clock's time"
     duration = {"state": "reserved", "created": 5.0, "ended": ""}

@@ -4,11 +4,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from hypothesis import given
@@ -161,6 +166,22 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("kubepods/burstable", False),
         ("kubepods.slice/kubepods-burstable.slice", False),
         ("memory/system.slice", False),
+        ("system.slice/gpu-01_slurmstepd.scope", False),
+        ("system.slice/slurmstepd.scope/system", False),
+        ("freezer/slurm", False),
+        ("freezer/slurm_gpu-01/uid_1000", False),
+        ("system.slice/slurmd.service", False),
+        ("system.slice/system-slurmd.slice/slurmd@gpu-01.service", False),
+        ("system.slice/containerd.service", False),
+        ("system.slice/docker.service", False),
+        ("system.slice/crio.service", False),
+        ("system.slice/kubelet.service", False),
+        ("system.slice/ssh.service", False),
+        ("system.slice/sshd.service", False),
+        ("system.slice/stowaged.service", False),
+        ("system.slice/systemd-logind.service", False),
+        ("user.slice/user-1000.slice/user@1000.service", False),
+        ("user.slice/user-1000.slice/user@1000.service/app.slice", False),
         ("system.slice/run-worker.service", True),
         ("system.slice/docker-0f0f.scope", True),
         ("machine.slice/libpod-0f0f.scope/container", True),
@@ -168,6 +189,15 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("kubepods/burstable/pod12ab", True),
         ("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12ab_34cd.slice", True),
         ("user.slice/user-1000.slice/session-3.scope", True),
+        ("user.slice/user-1000.slice/user@1000.service/user.slice/libpod-0f0f.scope", True),
+        ("system.slice/gpu-01_slurmstepd.scope/job_4711", True),
+        ("freezer/slurm/uid_1000/job_4711", True),
+        ("system.slice/my-slurmd.service", True),
+        ("system.slice/system-worker.slice/worker@1.service", True),
+        ("machine.slice/systemd-nspawn@trainer.service", True),
+        ("machine.slice/crio-0f0f.scope", True),
+        ("machine.slice/machine-libpod_pod_0f0f.slice", True),
+        ("user.slice/user-1000.slice/user@1000.service/user.slice/user-libpod_pod_0f0f.slice", True),
     ],
 )
 def test_a_lease_is_bound_to_a_cgroup_that_ends_with_a_worker(cgroups: Path, cgroup: str, is_a_workers: bool) -> None:
@@ -200,24 +230,116 @@ def test_a_root_of_the_host_s_cgroups_is_not_a_worker_s(cgroups: Path, monkeypat
         Holder.of("/memory", 0, "run r")
 
 
-def test_a_lease_is_bound_to_a_process_that_ends_with_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_to_a_root_of_the_host_s_cgroups_is_that_root(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As version 1 has them for controllers that are mounted together."""
+    (cgroups / "cpu,cpuacct" / "docker" / "0f0f").mkdir(parents=True)
+    (cgroups / "cpu").symlink_to("cpu,cpuacct")
+    (cgroups / "away").symlink_to("..")
+    monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == f"{cgroups}/cpu,cpuacct")
+    with pytest.raises(Refusal, match="/cpu,cpuacct holds those of many"):
+        Holder.of("/cpu", 0, "run r")
+    with pytest.raises(Refusal, match="there is no cgroup"):
+        Holder.of("/away", 0, "run r")
+    holder = Holder.of("/cpu/docker/0f0f", 0, "run r")
+    assert holder.cgroup == f"{cgroups}/cpu,cpuacct/docker/0f0f" and holder.ended == ""
+
+
+@contextlib.contextmanager
+def threads(first_ends: bool) -> Iterator[tuple[int, int]]:
+    """Run a process of two threads, and give its number and that of its second; it ends with its input."""
+    last = "time.sleep(0.1); ctypes.CDLL(None).pthread_exit(None)" if first_ends else "second.join()"
+    code = (
+        "import ctypes, sys, threading, time\n"
+        "second = threading.Thread(target=sys.stdin.read)\n"
+        f"second.start(); print(second.native_id, flush=True); {last}"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.pid, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_lease_is_not_bound_to_a_thread() -> None:
+    with threads(False) as (pid, thread):
+        with pytest.raises(Refusal) as refused:
+            Holder.of("", thread, "run r")
+        text = f"run r: {thread} is a thread of {holders.described(pid)}, and may end before it; name the process"
+        assert str(refused.value) == text and f"process {pid} (" in text
+        assert Holder.of("", pid, "run r").pid == pid
+
+
+def test_a_process_whose_first_thread_has_ended_goes_on_with_the_others() -> None:
+    with threads(True) as (pid, _thread):
+        before = Holder.of("", pid, "run r")
+        end = time.monotonic() + 20
+        while state(pid) != "Z" and time.monotonic() < end:
+            time.sleep(0.02)
+        assert state(pid) == "Z" and before.ended == "" and Holder.of("", pid, "run r") == before
+        os.kill(pid, signal.SIGKILL)
+        while os.listdir(f"/proc/{pid}/task") != [str(pid)] and time.monotonic() < end:
+            time.sleep(0.02)
+        assert before.ended == "its process has ended", "although nobody has waited for it"
+
+
+def test_a_lease_is_bound_to_a_process_that_is_there() -> None:
     with subprocess.Popen(["sleep", "60"]) as worker:
         assert Holder.of("", worker.pid, "run r").pid == worker.pid
-        kernels = worker.pid
-        fields = holders._stat(worker.pid)
         worker.kill()
     with pytest.raises(Refusal, match=f"^run r: there is no process {worker.pid}; confirm it while the process runs$"):
         Holder.of("", worker.pid, "run r")
-    flags = int(fields[6])
-    for pid, those, rule in (
-        (1, flags, "the host's first, which ends with the host"),
-        (os.getpid(), flags, "the one that asks for this, and ends with it"),
-        (kernels, flags | 0x00200000, "the kernel's own, which ends with the host"),
-    ):
-        found = [*fields[:6], b"%d" % those, *fields[7:]]
-        monkeypatch.setattr(holders, "_stat", lambda _pid, found=found: found)
-        with pytest.raises(Refusal) as refused:
-            Holder.of("", pid, "run r")
-        assert str(refused.value) == (
-            f"run r: {holders.described(pid)} is {rule}; name a process that ends with the worker"
-        )
+
+
+def test_a_lease_is_bound_to_a_process_that_ends_with_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as worker:
+        fields = holders._stat(worker.pid)
+        flags = int(fields[6])
+        for pid, those, rule in (
+            (1, flags, "the host's first, which ends with the host"),
+            (os.getpid(), flags, "the one that asks for this, and ends with it"),
+            (worker.pid, flags | 0x00200000, "the kernel's own, which ends with the host"),
+        ):
+            found = [*fields[:6], b"%d" % those, *fields[7:]]
+            monkeypatch.setattr(holders, "_stat", lambda _pid, found=found: found)
+            with pytest.raises(Refusal) as refused:
+                Holder.of("", pid, "run r")
+            assert str(refused.value) == (
+                f"run r: {holders.described(pid)} is {rule}; name a process that ends with the worker"
+            )
+        worker.kill()
+
+
+@pytest.mark.parametrize(
+    ("command", "parent", "is_a_workers"),
+    [
+        ("slurmd", 1, False),
+        ("containerd", 1, False),
+        ("systemd", 1, False),
+        ("sshd", 4711, True),
+        ("containerd-shim", 1, True),
+        ("slurmstepd", 1, True),
+        ("python3", 1, True),
+    ],
+)
+def test_a_lease_is_not_bound_to_a_daemon(
+    command: str, parent: int, is_a_workers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as worker:
+        fields = holders._stat(worker.pid)
+        monkeypatch.setattr(holders, "_stat", lambda _pid: [fields[0], b"%d" % parent, *fields[2:]])
+        monkeypatch.setattr(holders, "_command", lambda _pid: command)
+        if is_a_workers:
+            assert Holder.of("", worker.pid, "run r").pid == worker.pid
+        else:
+            with pytest.raises(Refusal) as refused:
+                Holder.of("", worker.pid, "run r")
+            assert str(refused.value) == (
+                f"run r: process {worker.pid} ({command}) is a daemon of the host, which ends with no worker; name a"
+                " process that ends with the worker"
+            )
+        worker.kill()

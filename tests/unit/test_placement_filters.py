@@ -93,13 +93,14 @@ def test_what_is_documented_is_what_is_returned() -> None:
 # -- Facts that have just been gathered
 
 
-ANSWERED = {"ansible_facts": {}, "changed": False}
+ANSWERED = {"ansible_facts": {"stowage_storage": {}}, "changed": False}
+FOUND_PYTHON = {"discovered_interpreter_python": "/usr/bin/python3"}
 SILENT = {"unreachable": True, "msg": "no route to host", "changed": False}
 
 
 def test_who_does_not_answer_is_no_candidate_and_is_shown() -> None:
     hosts = site({"gpu-01": variables(10**12), "gpu-02": variables(10**12), "gpu-03": variables(10**12)})
-    results = {"gpu-01": ANSWERED, "gpu-02": SILENT, "gpu-03": {"failed": False, "msg": "no\nPython", "changed": False}}
+    results = {"gpu-01": ANSWERED, "gpu-02": SILENT, "gpu-03": {"msg": "no\nPython", "ansible_facts": FOUND_PYTHON}}
     hosts = {name: {**one, "looked": results[name]} for name, one in hosts.items()}
     found = placement(hosts, hosts, "hf-cache", "ml", "looked")
     assert found["candidates"] == ["gpu-01"]

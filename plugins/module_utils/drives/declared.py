@@ -55,8 +55,22 @@ _TEMPLATE_REFUSED = {
     "datavolume_refs": "a fill may not have drives of its own: it sees the copy at /drive",
     "external_accesses": "a fill may not have external accesses of its own",
 }
-_TEMPLATE_ELSEWHERE = {"environment": "env", "entrypoint": "command"}
-"""What other tools call fields that act here."""
+_TEMPLATE_SPELLINGS = {
+    "arg": "args",
+    "argv": "args",
+    "arguments": "args",
+    "cmd": "command",
+    "datavolumes": "datavolume_refs",
+    "data_volumes": "datavolume_refs",
+    "entrypoint": "command",
+    "environ": "env",
+    "environment": "env",
+    "envs": "env",
+    "external_access": "external_accesses",
+}
+"""Other words, of other tools too, for fields that act here."""
+_SHORT = 4
+"""Letters of a word that has too many real words near it to be told from a slip."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _NAME_RULE = "only lowercase letters, digits and hyphens, no dot, a letter or digit at both ends, at most 63 characters"
@@ -292,15 +306,13 @@ def _permissions(fields: _Fields) -> dict[str, Any]:
 def _fill(fields: _Fields) -> dict[str, Any]:
     """Return a fill with its template, a worker template: what a fill does not depend on is kept as it was given.
 
-    What is nearly the name of something that acts, or is refused, was meant to be that.
+    What is another spelling of something that acts, or is refused, was meant to be that.
     """
     template = fields.inner("template")
-    acting = (*_TEMPLATE_FIELDS, *_TEMPLATE_REFUSED)
-    for key in template.others(acting):
-        elsewhere = _TEMPLATE_ELSEWHERE.get(key.lower()) if isinstance(key, str) else None
-        near = f"; did you mean {elsewhere}?" if elsewhere else _near(key, acting)
-        if near:
-            template.add(_plain(key), f"unknown field{near}")
+    for key in template.others((*_TEMPLATE_FIELDS, *_TEMPLATE_REFUSED)):
+        meant = _misspelt(key)
+        if meant:
+            template.add(_plain(key), f"unknown field; did you mean {meant}?")
     for key, rule in _TEMPLATE_REFUSED.items():
         if template.value(key):
             template.add(key, f"{rule}; leave it out")
@@ -317,6 +329,24 @@ def _fill(fields: _Fields) -> dict[str, Any]:
             if not _VARIABLE.fullmatch(name):
                 template.add("env", f"{_shown(name)} cannot name a variable; letters, digits and underscores can")
     return {"template": {**template.others(_TEMPLATE_FIELDS), **checked}}
+
+
+def _misspelt(key: Any) -> str:
+    """Return the field of a fill's template that *key* is another spelling of, or nothing."""
+    word = key.lower() if isinstance(key, str) else ""
+    for name in (*_TEMPLATE_FIELDS, *_TEMPLATE_REFUSED):
+        if word == name or (len(name) > _SHORT and _is_one_slip(word, name)):
+            return name
+    return _TEMPLATE_SPELLINGS.get(word, "")
+
+
+def _is_one_slip(word: str, name: str) -> bool:
+    """Return whether a letter more, less or other, or two that changed places, make the one of the other."""
+    start = len(os.path.commonprefix((word, name)))
+    word, name = word[start:], name[start:]
+    end = len(os.path.commonprefix((word[::-1], name[::-1])))
+    word, name = word[: len(word) - end], name[: len(name) - end]
+    return max(len(word), len(name)) <= 1 or (len(name) == 2 and word == name[::-1])
 
 
 def without_effect(lists: Mapping[str, Iterable[Entry]]) -> list[str]:

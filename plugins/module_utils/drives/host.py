@@ -42,6 +42,8 @@ class Outcome:
     """Tombstones of drives that this host never knew, and has nothing of."""
     unread: Sequence[str] = ()
     """Why leases could not be read: who uses the drives that are deleted is unknown then."""
+    begun: Sequence[Drive] = ()
+    """Tombstones that are new on this host, or force now what they did not, and may have something to delete."""
 
     def names(self, absent: bool) -> dict[str, list[str]]:
         """Return the names of the drives, or of the tombstones, by workspace."""
@@ -128,6 +130,7 @@ def declare(
             if not records.is_current(path, records.dumps(record), mode):
                 action = f"record the drives of workspace {workspace}"
                 differences.do(action, partial(records.write, path, record, mode))
+    _rename(places, host, [name for name in drive_records.workspaces(places) if name not in merged], differences)
     # An identity that was kept for a drive is that drive's now, and never another's.
     taken = {drive.copy_name for drive in declared}
     left = {name: identity for name, identity in adopted.items() if name not in taken}
@@ -150,11 +153,36 @@ def declare(
         *(f"who uses the drives that are deleted is unknown: {why}" for why in unread),
     ]
     unknown = [one for one in deleted if (one.workspace, one.name) not in before and not holdings.of(one.copy_name)]
-    return Outcome(merged, holdings, orphans, warnings, used_by, unknown, unread)
+    begun = [
+        one
+        for one in declared
+        if one.absent and not _is_deleted_by(before.get((one.workspace, one.name)), one.force)
+        if one not in unknown or holdings.unseen
+    ]
+    return Outcome(merged, holdings, orphans, warnings, used_by, unknown, unread, begun)
+
+
+def _rename(places: Places, host: str, workspaces: Iterable[str], differences: Differences) -> None:
+    """Let the lists that are left as they are say this host's name: one that was left behind would refuse the others.
+
+    That *host* is the same machine under a new name was judged before, see :mod:`..host_name`.
+    """
+    for workspace in workspaces:
+        path = drive_records.record_path(places, workspace)
+        record, drives = records.read(path), drive_records.load(places, workspace)
+        if record is None or drives is None or record.get("host") == host:
+            continue
+        differences.note(f"workspace {workspace}", f"declared on {host}", f"declared on {record.get('host')}")
+        renamed, mode = {**record, "host": host}, drive_records.record_mode(drives)
+        differences.do(f"record that workspace {workspace} is on {host}", partial(records.write, path, renamed, mode))
 
 
 def _is_absent(drive: Drive | None) -> bool:
     return drive is not None and drive.absent
+
+
+def _is_deleted_by(before: Drive | None, force: bool) -> bool:
+    return before is not None and before.absent and (before.force or not force)
 
 
 def _by_marks(holdings: Holdings) -> dict[str, str]:

@@ -20,7 +20,6 @@ from ..data_location.locations import Contents, DataLocation
 from ..drives import recorded as drive_records
 from ..drives.recorded import Drive
 from ..errors import StowageError, one_line, printable
-from ..locks import is_held
 from ..mounts import Mount, is_shared, of_path
 from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
@@ -28,6 +27,7 @@ from ..owner import Registry
 from ..places import Places
 from ..runs import pins
 from ..runs.pins import Pin
+from ..services import daemon_cycle
 from ..sizes import Space
 
 Report = dict[str, Any]
@@ -271,12 +271,11 @@ class Objects:
         return {field: section.get(field) for field in fields} if section else None
 
     def _daemon(self) -> Report:
-        """Return whether the daemon is installed and runs, and how long ago it ended a cycle since the host started."""
+        """Return whether the daemon is installed and at work, and how long ago it ended a cycle since the start."""
         last = self._record(os.path.join(self._places.state_dir, "cycle.json")).get("time")
         age = None if last is None else round(max(0.0, time.time() - last), 1)
         installed = any(os.path.exists(unit) for unit in self._units)
-        running = self._try(lambda: is_held(self._places.daemon_lock), False)
-        return {"installed": installed, "running": running, "last_cycle_age_s": age}
+        return {"installed": installed, "running": daemon_cycle.is_at_work(self._places), "last_cycle_age_s": age}
 
     def _state(self, section: str) -> list[Mapping[str, Any]]:
         """Return what the daemon last wrote in *section*; nothing when it has not run since the host was started."""

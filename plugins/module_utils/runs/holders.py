@@ -22,9 +22,35 @@ _MOST = 5
 _ENDED = (errno.ENOENT, errno.ESRCH)
 _KERNEL_THREAD = 0x00200000
 """``PF_KTHREAD`` in the flags of a process."""
-_OF_MANY = ("init.scope", "slurmstepd.scope", "docker", "libpod_parent", "kubepods", "burstable", "besteffort")
+_DAEMONS = (
+    "containerd",
+    "crio",
+    "docker",
+    "dockerd",
+    "kubelet",
+    "slurmd",
+    "ssh",
+    "sshd",
+    "stowage-exporter",
+    "stowaged",
+)
+_OF_MANY = re.compile(
+    r"(.*/)?("
+    # Of the containers and the jobs.
+    r"docker|libpod_parent|kubepods|burstable|besteffort"
+    r"|([^/]+_)?slurmstepd\.scope(/system)?|slurm(_[^/.]+)?|uid_[0-9]+"
+    # Of systemd, whose containers are services of their own.
+    r"|init\.scope|user@[^/]+\.service|systemd-(?!nspawn@)[^/]+\.service"
+    # Of daemons: several slurmd of one host are instances.
+    rf"|({'|'.join(_DAEMONS)}|slurmd@[^/]+)\.service"
+    # A slice ends with what is in it only when it is a pod's.
+    r"|(?![^/]*-(pod[0-9a-f_-]+|libpod_pod_[0-9a-f]+)\.slice$)[^/]+\.slice"
+    r")"
+)
 """Cgroups that hold those of workers, and end with none of them."""
-_POD = re.compile(r"-pod[0-9a-f_-]+\.slice$")
+_GROUP = re.compile(rb"^Tgid:\s*(\d+)", re.MULTILINE)
+_OVER = (b"Z", b"X")
+"""The states of what has ended."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +75,19 @@ class Holder:
             raise Refusal(name, "a lease is held by a cgroup or by a process", "name one of the two")
         if pid:
             start = start_time(pid)
-            if start is None:
+            process = _process_of(pid)
+            if start is None or process is None:
                 raise Refusal(name, f"there is no process {pid}", "confirm it while the process runs")
+            if process != pid:
+                rule = f"{pid} is a thread of {described(process)}, and may end before it"
+                raise Refusal(name, rule, "name the process")
             why = _why_no_worker(pid)
             if why:
                 raise Refusal(name, f"{described(pid)} is {why}", "name a process that ends with the worker")
             return cls(pid=pid, pid_start=start)
         below = cgroup[len(CGROUPS) :] if cgroup.startswith(CGROUPS + "/") else cgroup
-        cgroup = os.path.normpath(f"{CGROUPS}/{below}")
+        # Version 1 has links to the roots of its controllers.
+        cgroup = os.path.realpath(os.path.normpath(f"{CGROUPS}/{below}"))
         if not cgroup.startswith(CGROUPS + "/") or not os.path.isdir(cgroup):
             raise Refusal(name, f"there is no cgroup {printable(cgroup)}", "name one below " + CGROUPS)
         if _is_of_many(cgroup):
@@ -94,9 +125,8 @@ def _inode(cgroup: str) -> int:
 
 
 def _is_of_many(cgroup: str) -> bool:
-    """Return whether a cgroup is a root, or one that lasts: a slice ends with what is in it only when it is a pod's."""
-    name = os.path.basename(cgroup)
-    return os.path.ismount(cgroup) or name in _OF_MANY or (name.endswith(".slice") and not _POD.search(name))
+    """Return whether a cgroup is a root, or one that lasts."""
+    return os.path.ismount(cgroup) or _OF_MANY.fullmatch(cgroup[len(CGROUPS) + 1 :]) is not None
 
 
 def _is_populated(cgroup: str) -> bool:
@@ -138,30 +168,66 @@ def _why_no_worker(pid: int) -> str:
     """Return what a process is that no worker ends with, or ""."""
     if pid == 1:
         return "the host's first, which ends with the host"
+    if pid == os.getpid():
+        return "the one that asks for this, and ends with it"
     fields = _stat(pid)
     if fields and int(fields[6]) & _KERNEL_THREAD:
         return "the kernel's own, which ends with the host"
-    return "the one that asks for this, and ends with it" if pid == os.getpid() else ""
+    # Those in a container have another parent, and end with it.
+    if fields and int(fields[1]) == 1 and _command(pid) in (*_DAEMONS, "systemd"):
+        return "a daemon of the host, which ends with no worker"
+    return ""
 
 
 def _stat(pid: int) -> list[bytes]:
     """Return what the kernel says of a process, from its state on; nothing when there is none, or it has ended."""
+    fields = _stat_of(f"/proc/{pid}")
+    return [] if fields and fields[0] in _OVER and not _has_threads(pid) else fields
+
+
+def _has_threads(pid: int) -> bool:
+    """Return whether threads of a process go on whose first has ended."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return any(fields and fields[0] not in _OVER for fields in (_stat_of(f"/proc/{pid}/task/{one}") for one in threads))
+
+
+def _stat_of(directory: str) -> list[bytes]:
+    try:
+        with open(f"{directory}/stat", "rb") as stream:
             fields = stream.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
     if len(fields) < 20:
-        raise StowageError(f"/proc/{pid}/stat: not of the kernel's form")
-    return [] if fields[0] in (b"Z", b"X") else fields
+        raise StowageError(f"{directory}/stat: not of the kernel's form")
+    return fields
+
+
+def _process_of(task: int) -> int | None:
+    """Return the process that a thread is of, or None when there is none."""
+    try:
+        with open(f"/proc/{task}/status", "rb") as stream:
+            group = _GROUP.search(stream.read())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if group is None:
+        raise StowageError(f"/proc/{task}/status: not of the kernel's form")
+    return int(group.group(1))
 
 
 def described(pid: int) -> str:
+    command = _command(pid)
+    return f"process {pid} ({command})" if command else f"process {pid}"
+
+
+def _command(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm", "rb") as stream:
-            return f"process {pid} ({printable(stream.read().rstrip())})"
+            return printable(stream.read().rstrip())
     except OSError:
-        return f"process {pid}"
+        return ""
 
 
 def listed(pids: Collection[int]) -> str:

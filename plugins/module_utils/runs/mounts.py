@@ -34,6 +34,7 @@ from .holders import Holder, busy_in, listed
 from .pins import LEASED, READ_ONLY, RESERVED, Pin, Use
 
 _PAUSE_S = 0.5
+_MOST = 5
 
 
 @dataclass(frozen=True)
@@ -286,9 +287,20 @@ def _free_numbers(places: Places, run: str) -> Iterator[int]:
 # -- Confirming
 
 
-def confirm(places: Places, worker: Worker, cgroup: str, pid: int, differences: Differences) -> None:
-    """Bind the drives of a worker to its processes: the leases last as long as they do."""
-    found = worker.of_it(pins.of_run(places, worker.run))
+def confirm(
+    places: Places, worker: Worker, cgroup: str, pid: int, differences: Differences, *, number: int | None = None
+) -> None:
+    """Bind the drives of a worker to its processes: the leases last as long as they do.
+
+    :param number: of all of these the one pin with this number
+    """
+    if number is None:
+        found = worker.of_it(pins.of_run(places, worker.run))
+    else:
+        there = number in pins.numbers(places, worker.run)
+        found = worker.of_it([pins.get(places, worker.run, number)] if there else [])
+        if not found:
+            raise _no_such_lease(places, worker, number)
     if not found:
         raise Refusal(
             worker.described, "has no drives on this host", "prepare them first; what was not confirmed lapses"
@@ -362,10 +374,22 @@ def _readable(places: Places, worker: Worker, number: int | None) -> tuple[list[
                 if worker.name:
                     raise
                 damaged.append(one)
+    found = worker.of_it(found)
     if number is not None and not found and not damaged:
-        name = f"lease {printable(worker.run)}/{number}"
-        raise Refusal(name, "there is no such lease", "see stowage lease list")
-    return worker.of_it(found), damaged
+        raise _no_such_lease(places, worker, number)
+    return found, damaged
+
+
+def _no_such_lease(places: Places, worker: Worker, number: int) -> Refusal:
+    def of(name: str) -> str:
+        return f" of worker {printable(name)}" if name else ""
+
+    run = printable(worker.run)
+    of_run = [pin for pin in pins.readable(places)[0] if pin.run == worker.run]
+    there = [f"{run}/{pin.number}{of(pin.worker)}" for pin in of_run[:_MOST]]
+    more = f" and {len(of_run) - _MOST} more" if len(of_run) > _MOST else ""
+    remedy = f"there is {', '.join(there)}{more}" if there else "see stowage lease list"
+    return Refusal(f"lease {run}/{number}", f"there is no such lease{of(worker.name)}", remedy)
 
 
 def _until(end: float, attempt: Callable[[], object]) -> None:
