@@ -194,7 +194,7 @@ from ansible_collections.stowage.host.plugins.module_utils.errors import PartlyF
 from ansible_collections.stowage.host.plugins.module_utils.locks import network_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.network_mounts.client import Client, read_asked, read_key
-from ansible_collections.stowage.host.plugins.module_utils.network_mounts.records import FAILED, shown_mount
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.records import BOUND, shown_mount
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
 from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
 
@@ -237,9 +237,7 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         else:
             found = client.release(keys) if state == "absent" else client.note_withdrawn(keys or [])
     results = {"mounts": [shown_mount(one) for one in found]}
-    failed = [
-        f"drive {one.workspace}/{one.drive} from {one.node}: {one.reason}" for one in found if one.state == FAILED
-    ]
+    failed = [f"drive {one.workspace}/{one.drive} from {one.node}: {one.reason}" for one in found if one.state != BOUND]
     if state == "present" and failed:
         raise PartlyFailed("; ".join(failed), results)
     return results
