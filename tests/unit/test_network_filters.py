@@ -1,0 +1,128 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The filters of network mounts: who exports what to whom, what is mounted then, and what is withdrawn in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.stowage.host.plugins.filter.network_mounts import FilterModule as Mounts
+from ansible_collections.stowage.host.plugins.filter.network_withdrawals import FilterModule as Withdrawals
+from ansible_collections.stowage.host.plugins.filter.transport import FilterModule as Transport
+
+network_mounts = Mounts().filters()["network_mounts"]
+network_withdrawals = Withdrawals().filters()["network_withdrawals"]
+transport = Transport().filters()["transport"]
+
+DRIVES = [
+    {
+        "metadata": {"name": "imagenet"},
+        "spec": {"sources": [{"node": "gpu-01", "path": "/mnt/nvme0/imagenet", "mount_path": "/data"}]},
+    },
+    {"metadata": {"name": "cache"}, "spec": {"sources": [{"node_scope": "placed", "mount_path": "/cache"}]}},
+]
+RUN = {"hosts": ["gpu-01", "gpu-02"], "drives": "imagenet,cache", "workspace": "vision"}
+EXPORT = {"workspace": "vision", "drive": "imagenet", "source": 0, "client": "gpu-02"}
+
+
+def host(number: int, **more: Any) -> dict[str, Any]:
+    compact = {"labels": {}, "addresses": [f"192.0.2.1{number}/24"], "rdma": []}
+    facts = {"stowage_storage": {"compact": compact}}
+    return {"host_drives": {"vision": DRIVES}, "ansible_facts": facts, **more}
+
+
+SITE = {"gpu-01": host(1), "gpu-02": host(2)}
+
+
+def test_what_a_run_needs() -> None:
+    found = network_mounts(SITE, RUN)
+    assert (found["nodes"], found["clients"], found["refused"]) == (["gpu-01"], ["gpu-02"], {})
+    (export,), (mount,) = found["exports"]["gpu-01"], found["mounts"]["gpu-02"]
+    assert EXPORT.items() <= export.items() and export["address"] == "192.0.2.12"
+    assert (mount["node"], mount["address"], mount["export"]) == ("gpu-01", "192.0.2.11", "/mnt/nvme0/imagenet")
+    assert "not_exported" not in mount
+
+
+def test_nobody_is_asked_for_what_is_where_it_is_used() -> None:
+    found = network_mounts(SITE, {**RUN, "hosts": ["gpu-01"]})
+    assert (found["nodes"], found["clients"], found["mounts"]) == ([], [], {})
+    assert network_mounts(SITE, {**RUN, "drives": []})["nodes"] == []
+
+
+@pytest.mark.parametrize(
+    ("result", "not_exported", "no_rdma"),
+    [
+        (None, "machine gpu-01 was not asked: it is outside of --limit, or failed before", None),
+        ({"unreachable": True}, "source 0 is on machine gpu-01 which is Down", None),
+        ({"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": ""}, "", ""),
+        ({"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": "no device"}, "", "no device"),
+        ({"exports": [{**EXPORT, "state": "Failed", "reason": "its disk is away"}]}, "its disk is away", ""),
+        ({"msg": "NFS server: this host has\nno exportfs"}, "NFS server: this host has no exportfs", None),
+    ],
+)
+def test_what_the_machine_that_holds_it_says(result: Any, not_exported: str, no_rdma: str | None) -> None:
+    site = {**SITE, "gpu-01": host(1, **({} if result is None else {"exported": result}))}
+    (mount,) = network_mounts(site, RUN, "exported")["mounts"]["gpu-02"]
+    assert (mount["not_exported"], mount.get("no_rdma")) == (not_exported, no_rdma)
+
+
+def test_a_host_without_the_workspace_needs_nothing() -> None:
+    """What it cannot have it says itself."""
+    site = {**SITE, "gpu-02": host(2, host_drives={})}
+    assert network_mounts(site, RUN)["clients"] == []
+
+
+@pytest.mark.parametrize("run", [None, "imagenet", {"hosts": []}])
+def test_input_that_is_no_run(run: Any) -> None:
+    with pytest.raises(AnsibleFilterError, match="a dictionary with hosts, drives, workspace"):
+        network_mounts(SITE, run)
+
+
+def test_transport() -> None:
+    assert transport(SITE, "gpu-01", "gpu-02") == {
+        "transport": "TCP",
+        "server_address": "192.0.2.11",
+        "client_address": "192.0.2.12",
+        "why": "gpu-01 has no active RDMA port with an address",
+    }
+    with pytest.raises(
+        AnsibleFilterError, match="transport: its transport is RDMA, and gpu-01 has no active RDMA port"
+    ):
+        transport(SITE, "gpu-01", "gpu-02", "RDMA")
+
+
+def unmounted(*states: tuple[str, str, str]) -> dict[str, Any]:
+    return {
+        "unmounted": {
+            "mounts": [
+                {"workspace": "vision", "drive": drive, "source": 0, "node": node, "state": state}
+                for drive, node, state in states
+            ]
+        }
+    }
+
+
+def test_only_what_is_unmounted_is_withdrawn() -> None:
+    site = {
+        "gpu-01": {},
+        "gpu-02": unmounted(
+            ("imagenet", "gpu-01", "Released"), ("coco", "gpu-01", "Bound"), ("old", "gone", "Released")
+        ),
+    }
+    found = network_withdrawals(site, ["gpu-02"], "unmounted", "withdrew")
+    assert found["nodes"] == ["gpu-01"], "a machine that has left the inventory is asked nothing"
+    assert found["exports"]["gpu-01"] == [EXPORT]
+    assert [one["drive"] for one in found["withdrawn"]["gpu-02"]] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("withdrew", "done"),
+    [({"exports": []}, True), ({"unreachable": True}, False), ({"msg": "exportfs: busy"}, False), (None, False)],
+)
+def test_what_could_not_be_withdrawn_is_the_next_time(withdrew: Any, done: bool) -> None:
+    site = {"gpu-01": {"withdrew": withdrew}, "gpu-02": unmounted(("imagenet", "gpu-01", "Released"))}
+    found = network_withdrawals(site, ["gpu-02"], "unmounted", "withdrew")
+    assert bool(found["withdrawn"]["gpu-02"]) is done
