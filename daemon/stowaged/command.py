@@ -65,7 +65,7 @@ def main(arguments: Sequence[str], places: Places) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has had enough, as with "| head"
         return OK
     except (StowageError, OSError) as error:
-        text = one_line(error) if isinstance(error, OSError) else str(error)
+        text = one_line(error)
         denied = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
         return _fail(text + ("; run it as root" if denied and not is_privileged() else ""))
 
@@ -229,7 +229,7 @@ def _measure(options: argparse.Namespace, places: Places) -> int:
             if options.path:
                 raise
             # The others can be measured all the same; of this one nothing is known, which is no zero.
-            problem = one_line(error) if isinstance(error, OSError) else str(error)
+            problem = one_line(error)
             figures: dict[str, Any] = {**dict.fromkeys(Usage().to_json()), "complete": False, "problems": [problem]}
             shown = ["-", "-", "-", "no"]
         else:

@@ -259,7 +259,7 @@ class Filling:
 
     def _failed(self, error: StowageError | OSError) -> None:
         """Report that a try failed, clear what it has left, and say when the next one is, if there is one."""
-        why = (one_line(error) if isinstance(error, OSError) else str(error))[:_LONGEST]
+        why = one_line(error)[:_LONGEST]
         failures = self._record.failures + 1
         output = error.output if isinstance(error, FillError) else []
         _tell(self._places, self._location, self._copy, "FillFailed", why, failures=failures, output=output)

@@ -42,11 +42,14 @@ class PartlyFailed(StowageError):
         super().__init__(text)
 
 
-def one_line(error: OSError, otherwise: str = "") -> str:
-    """Return *error* with the file that it is about: of one that was to be replaced its own, not the new one's.
+def one_line(error: StowageError | OSError, otherwise: str = "") -> str:
+    """Return *error* in one line, the kernel's with the file that it is about: of one that was to be replaced its own,
+    not the new one's.
 
     :param otherwise: what an error is about that names no file
     """
+    if isinstance(error, StowageError):
+        return str(error)
     named = (name for name in (error.filename2, error.filename) if isinstance(name, (str, bytes)) and name)
     about = printable(next(named, otherwise))
     text = error.strerror or str(error)

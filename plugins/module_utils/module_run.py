@@ -26,9 +26,7 @@ def run(module: AnsibleModule, body: Body) -> None:
         results = body(module, differences)
     except PartlyFailed as error:
         module.fail_json(msg=str(error), **_done(differences), **error.results)
-    except StowageError as error:
-        module.fail_json(msg=str(error), **_done(differences))
-    except OSError as error:
+    except (StowageError, OSError) as error:
         module.fail_json(msg=one_line(error, str(module._name)), **_done(differences))
     else:
         module.exit_json(changed=differences.changed, diff=differences.diff(), actions=differences.actions, **results)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +22,7 @@ from .. import records as json_records
 from ..differences import Differences
 from ..drives import reasons
 from ..drives import recorded as drive_records
-from ..drives.declared import ON_ONE_MACHINE, check_name
+from ..drives.declared import ON_ONE_MACHINE
 from ..drives.recorded import Drive
 from ..drives.refs import DriveRef
 from ..errors import Refusal, StowageError, one_line, printable
@@ -83,15 +82,7 @@ def read_asked(value: Mapping[str, Any], host: str) -> Asked:
 
 def read_key(value: Mapping[str, Any]) -> Key:
     """Return which export an entry of the module's list is about, checked."""
-    if value["source"] < 0:
-        rule = "source must be a whole number, 0 for the first source"
-        raise Refusal(f"drive {value['workspace']}/{value['drive']}", rule)
-    key = (
-        check_name(value["workspace"], "workspace"),
-        check_name(value["drive"], "drive"),
-        value["source"],
-        value["client"],
-    )
+    key = (*records.read_key(value), value["client"])
     exports.file_path(*key)  # refuses what cannot name a file
     return key
 
@@ -120,8 +111,7 @@ class Exporting:
             try:
                 found[one.key] = self._record(one, self._looked_at(one))
             except (StowageError, OSError) as error:
-                told = one_line(error) if isinstance(error, OSError) else str(error)
-                found[one.key] = _failed(one, told)
+                found[one.key] = _failed(one, one_line(error))
         sound = [one for one in found.values() if one.state == EXPORTED]
         no_rdma = ""
         if sound:
@@ -188,7 +178,7 @@ class Exporting:
         for key in keys:
             before = self.known.get(key)
             if before is not None and before.state != RELEASED:
-                found[key] = replace(before, state=RELEASED, reason="", time=_now())
+                found[key] = replace(before, state=RELEASED, reason="", time=records.now())
         self._make(found)
         return list(found.values())
 
@@ -212,10 +202,9 @@ class Exporting:
                 else:
                     self._gone(path, address, live)
             except (StowageError, OSError) as error:
-                told = one_line(error) if isinstance(error, OSError) else str(error)
                 for one in exported or group:
                     if one.key in changed:
-                        self.known[one.key] = replace(one, state=FAILED, reason=told, time=_now())
+                        self.known[one.key] = replace(one, state=FAILED, reason=one_line(error), time=records.now())
         self._write()
         for key in changed:
             changed[key] = self.known[key]
@@ -327,7 +316,3 @@ def _live() -> list[exports.Live]:
             return exports.parse_etab(stream.read())
     except FileNotFoundError:
         return []
-
-
-def _now() -> float:
-    return round(time.time(), 3)

@@ -217,9 +217,9 @@ class Preparation:
                 differences.act(f"mount {shown(use)}, {use.mode}")
         return numbers
 
-    def _taken_back(self, made: Sequence[Pin], error: Exception, differences: Differences) -> Exception:
+    def _taken_back(self, made: Sequence[Pin], error: StowageError | OSError, differences: Differences) -> Exception:
         """Let go of what this call has mounted, and return the error that says so."""
-        text = one_line(error) if isinstance(error, OSError) else str(error)
+        text = one_line(error)
         if not made:
             return StowageError(text)
         left = []
