@@ -193,8 +193,8 @@ from ansible_collections.stowage.host.plugins.module_utils.differences import Di
 from ansible_collections.stowage.host.plugins.module_utils.errors import PartlyFailed, Refusal
 from ansible_collections.stowage.host.plugins.module_utils.locks import network_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
-from ansible_collections.stowage.host.plugins.module_utils.network_mounts.client import Client, read_asked, read_key
-from ansible_collections.stowage.host.plugins.module_utils.network_mounts.records import BOUND, shown_mount
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.client import Client, read_asked
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.records import BOUND, read_key, shown_mount
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
 from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
 

@@ -17,9 +17,9 @@ from .. import own_files
 from .. import records as json_records
 from ..answers import check_answers
 from ..differences import Differences
-from ..drives.declared import check_name
 from ..errors import Refusal, StowageError
 from ..facts import networks
+from ..mounts import Mount
 from ..paths import check_path
 from ..places import Places
 from ..runs import pins
@@ -82,7 +82,7 @@ class Asked:
             self.node,
             state,
             reason,
-            round(time.time(), 3),
+            records.now(),
             point,
             self.address,
             self.export,
@@ -91,14 +91,6 @@ class Asked:
             self.read_only,
             message,
         )
-
-
-def read_key(value: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Return which network mount an entry of the module's list is about, checked."""
-    name = f"drive {value['workspace']}/{value['drive']}"
-    if value["source"] < 0:
-        raise Refusal(name, "source must be a whole number, 0 for the first source")
-    return check_name(value["workspace"], "workspace"), check_name(value["drive"], "drive"), value["source"]
 
 
 def read_asked(value: Mapping[str, Any], host: str) -> Asked:
@@ -112,7 +104,7 @@ def read_asked(value: Mapping[str, Any], host: str) -> Asked:
     if value["transport"] == "RDMA" and not value["rdma"]:
         raise Refusal(name, "its transport is RDMA, and rdma is false", "say rdma: true, or transport: Auto")
     return Asked(
-        *read_key(value),
+        *records.read_key(value),
         value["node"],
         check_address(value["address"], f"{name}: address"),
         check_path(value["export"], f"{name}: export"),
@@ -146,8 +138,9 @@ class Client:
             raise Refusal("NFS client", "this host has no mount.nfs", f"install {PACKAGES['client']}")
         found: dict[tuple[str, str, int], MountRecord] = {}
         missing: list[Asked] = []
+        table = mount_table.read()
         for one in asked:
-            record = self._there(one)
+            record = self._there(one, table)
             if record is not None:
                 found[one.key] = record
             elif one.not_exported:
@@ -158,10 +151,10 @@ class Client:
         self._write(found.values())
         return [found[one.key] for one in asked]
 
-    def _there(self, one: Asked) -> MountRecord | None:
+    def _there(self, one: Asked, table: Sequence[Mount]) -> MountRecord | None:
         """Return the record of a network mount that something is mounted for already; None when nothing is."""
         point = mount_units.mount_point(self.places, *one.key)
-        there = mount_units.at(point, mount_table.read())
+        there = mount_units.at(point, table)
         if not there:
             return None
         before = self.known.get(one.key)
@@ -257,7 +250,7 @@ class Client:
 
     def _why(self, unit: MountUnit) -> str:
         """Return mount's own message."""
-        shown = self.systemctl.show([unit.name], ["InvocationID", "Result", "LoadError"])[unit.name]
+        shown = self.systemctl.show([unit.name], ["InvocationID", "Result"])[unit.name]
         if shown["Result"] == "timeout":
             return f"no answer within {mount_units.MOUNT_LIMIT_S} s"
         asked = [f"_SYSTEMD_INVOCATION_ID={shown['InvocationID']}", "SYSLOG_IDENTIFIER=mount"]
@@ -329,7 +322,7 @@ class Client:
         changed = [one for one in found if one.reason != WITHDRAWN]
         for one in changed:
             self.differences.note(f"export of drive {one.workspace}/{one.drive} from {one.node}", WITHDRAWN, "")
-        self._write(replace(one, reason=WITHDRAWN, time=round(time.time(), 3)) for one in changed)
+        self._write(replace(one, reason=WITHDRAWN, time=records.now()) for one in changed)
         return [self.known[one.key] for one in found]
 
     def _release(self, record: MountRecord) -> MountRecord:
@@ -337,10 +330,10 @@ class Client:
         there = mount_units.at(record.path, mount_table.read())
         if there:
             self.differences.note(f"mount {record.path}", None, there[-1].source)
-            self._write([replace(record, state=RELEASING, reason="", time=round(time.time(), 3))])
+            self._write([replace(record, state=RELEASING, reason="", time=records.now())])
             self.differences.do(f"unmount {record.path}", partial(self._unmount, unit))
         left = [] if self.differences.check_mode else mount_units.at(record.path, mount_table.read())
-        now = round(time.time(), 3)
+        now = records.now()
         if left:
             reason = f"{record.path} cannot be unmounted: something uses it; see fuser -vm {record.path}"
             return replace(record, state=RELEASING, reason=reason, time=now)

@@ -90,7 +90,7 @@ def shown(workspace: str, drive: str, source: int, client: str) -> str:
 
 
 def argument(address: str, path: str) -> str:
-    """Return how ``exportfs`` is told which export is meant."""
+    """Return a directory of a machine as ``exportfs`` and ``mount`` take it, and the mount table shows it."""
     return f"[{address}]:{path}" if ":" in address else f"{address}:{path}"
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import printable
@@ -14,6 +14,7 @@ from ..mounts import Mount
 from ..own_files import HEADER
 from ..places import Places
 from ..services.systemd_units import mount_unit
+from .exports import argument
 from .server import RDMA_PORT
 
 UNITS = "/etc/systemd/system"
@@ -66,7 +67,7 @@ class MountUnit:
 
     @property
     def what(self) -> str:
-        return f"[{self.address}]:{self.export}" if ":" in self.address else f"{self.address}:{self.export}"
+        return argument(self.address, self.export)
 
     @property
     def options(self) -> list[str]:
@@ -127,14 +128,6 @@ def mounted_proto(mount: Mount) -> str:
 def at(point: str, mounts: Iterable[Mount]) -> list[Mount]:
     """Return what is mounted at *point*, the topmost last."""
     return [mount for mount in mounts if mount.point == point]
-
-
-def shown(mounts: Sequence[Mount]) -> str:
-    """Return what is mounted, for a message."""
-    return ", ".join(
-        f"{printable(mount.source)} ({mount.fstype}, {','.join(sorted({*mount.options, *mount.super_options}))})"
-        for mount in mounts
-    )
 
 
 def _plain(text: str) -> str:

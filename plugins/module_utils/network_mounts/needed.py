@@ -33,10 +33,6 @@ class NetworkMount(NamedTuple):
     """The drive's transport, as it is declared."""
     way: Way
 
-    @property
-    def shown(self) -> str:
-        return f"drive {self.workspace}/{self.drive} from {self.node} on {self.client}"
-
     def to_export(self) -> dict[str, Any]:
         """Return what module nfs_exports takes on *node*."""
         return {

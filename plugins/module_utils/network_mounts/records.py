@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from .. import records
+from ..drives.declared import check_name
+from ..errors import Refusal
 from ..places import Places
-from .exports import Export
+from .exports import Export, argument
 
 PENDING, EXPORTED, BOUND, RELEASING, RELEASED, FAILED = STATES = (
     "Pending",
@@ -59,8 +61,7 @@ class MountRecord:
     @property
     def device(self) -> str:
         """What is mounted, as ``mount`` takes it and the mount table shows it."""
-        address = f"[{self.server_address}]" if ":" in self.server_address else self.server_address
-        return f"{address}:{self.export}"
+        return argument(self.server_address, self.export)
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,25 @@ def of_export(export: Export, state: str, reason: str = "") -> ExportRecord:
         export.fsid,
         state,
         reason,
-        round(time.time(), 3),
+        now(),
         export.mount_point,
         export.squash,
         export.anonymous_uid,
         export.anonymous_gid,
     )
+
+
+def now() -> float:
+    """Return the time that a record carries, in seconds since 1970."""
+    return round(time.time(), 3)
+
+
+def read_key(value: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return which source of a drive an entry of a module's list is about, checked."""
+    if value["source"] < 0:
+        rule = "source must be a whole number, 0 for the first source"
+        raise Refusal(f"drive {value['workspace']}/{value['drive']}", rule)
+    return check_name(value["workspace"], "workspace"), check_name(value["drive"], "drive"), value["source"]
 
 
 def shown_export(one: ExportRecord) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from typing import NamedTuple, Union
 
 from ..drives.declared import TRANSPORTS
 from ..errors import Refusal, quoted
-from ..placement.machines import FABRIC, SITE, Machine
+from ..placement.machines import FABRIC, INFINIBAND, SITE, Machine
 
 AUTO, RDMA, TCP, LOCAL = TRANSPORTS
-INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
-_CALLED = {INFINIBAND: "InfiniBand", ETHERNET: "RoCE"}
+_CALLED = {INFINIBAND: INFINIBAND, "Ethernet": "RoCE"}
+"""Link layers, and what a network of each is called."""
 
 Interface = Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
 

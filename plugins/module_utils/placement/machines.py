@@ -14,7 +14,7 @@ from ..paths import is_within
 SITE, RACK, FABRIC, NVLINK = LABELS = ("site", "rack", "infiniband_fabric", "nvlink_domain")
 """What only an operator knows: the keys of the variable ``stowage_topology``."""
 
-_INFINIBAND = "InfiniBand"
+INFINIBAND = "InfiniBand"
 _DEFAULT_PREFIX = "fe80:0000:0000:0000"
 """The subnet prefix of every InfiniBand fabric that was given none: it does not prove one fabric."""
 
@@ -60,7 +60,7 @@ class Machine(NamedTuple):
     def has_rdma_to(self, other: Machine) -> bool:
         """Return whether both are on one RDMA network (one InfiniBand fabric, or both RoCE), with an address on it."""
         layers = self._layers() & other._layers()
-        return bool(layers - {_INFINIBAND}) or (_INFINIBAND in layers and self.has_same(FABRIC, other))
+        return bool(layers - {INFINIBAND}) or (INFINIBAND in layers and self.has_same(FABRIC, other))
 
     def _ports(self) -> list[Mapping[str, Any]]:
         ports: list[Mapping[str, Any]] = self.facts["rdma"] if self.facts is not None else []
@@ -70,7 +70,7 @@ class Machine(NamedTuple):
         return {port["link_layer"] for port in self._ports() if port["addresses"]}
 
     def _prefixes(self) -> set[str]:
-        prefixes = {port["subnet_prefix"] for port in self._ports() if port["link_layer"] == _INFINIBAND}
+        prefixes = {port["subnet_prefix"] for port in self._ports() if port["link_layer"] == INFINIBAND}
         return prefixes - {"", _DEFAULT_PREFIX}
 
 

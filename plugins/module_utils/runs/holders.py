@@ -19,7 +19,6 @@ from ..syscalls import mount_id
 CGROUPS = "/sys/fs/cgroup"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MOST = 5
-_ENDED = (errno.ENOENT, errno.ESRCH)
 _KERNEL_THREAD = 0x00200000
 """``PF_KTHREAD`` in the flags of a process."""
 _DAEMONS = (
