@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+Mark = tuple[int, int]
+
 
 class Differences:
     """The differences between what is wanted and what is, and what was done about them."""
@@ -33,6 +35,16 @@ class Differences:
     def act(self, action: str) -> None:
         """Record one thing done elsewhere, or that would be done."""
         self.actions.append(action)
+
+    def mark(self) -> Mark:
+        """Return how far this has come, for :meth:`go_back`."""
+        return len(self._noted), len(self.actions)
+
+    def go_back(self, mark: Mark) -> None:
+        """Forget what came since *mark*: all of it was undone again, and the host is as it was."""
+        noted, actions = mark
+        self._noted = dict(list(self._noted.items())[:noted])
+        del self.actions[actions:]
 
     @property
     def changed(self) -> bool:

@@ -149,7 +149,7 @@ class Client:
                 missing.append(one)
         found.update(self._mount(missing))
         self._write(found.values())
-        return [found[one.key] for one in asked]
+        return [self.known[one.key] for one in asked]
 
     def _there(self, one: Asked, table: Sequence[Mount]) -> MountRecord | None:
         """Return the record of a network mount that something is mounted for already; None when nothing is."""
@@ -187,6 +187,8 @@ class Client:
             raise StowageError(f"{unit.point}: cannot be made writable: {' '.join((err or out).split())}")
 
     def _mount(self, asked: Sequence[Asked]) -> dict[tuple[str, str, int], MountRecord]:
+        before = self.differences.mark()
+        had_units = any(os.path.lexists(one.unit(self.places, one.protos[0]).path) for one in asked)
         found: dict[tuple[str, str, int], MountRecord] = {}
         failed: dict[tuple[str, str, int], str] = {}
         for proto in (RDMA, TCP):
@@ -206,6 +208,8 @@ class Client:
                 over = "RDMA" if one.protos == (RDMA,) else "TCP"
                 found[one.key] = one.record(self.places, FAILED, f"could not be mounted over {over}: {failed[one.key]}")
                 self._remove_unit(one.unit(self.places, one.protos[-1]))
+        if not had_units and all(one.state == FAILED for one in found.values()):
+            self.differences.go_back(before)  # each unit that was tried is gone again
         return found
 
     def _try(self, asked: Sequence[Asked], proto: str) -> dict[tuple[str, str, int], str]:
@@ -328,15 +332,17 @@ class Client:
     def _release(self, record: MountRecord) -> MountRecord:
         unit = MountUnit(record.path, record.server_address, record.export, record.proto or TCP, record.read_only, "")
         there = mount_units.at(record.path, mount_table.read())
+        now = records.now()
+        if there and not self.differences.check_mode:
+            if record.state != RELEASING:
+                self._write([replace(record, state=RELEASING, reason="", time=now)])
+            self._unmount(unit)
+            if mount_units.at(record.path, mount_table.read()):
+                reason = f"{record.path} cannot be unmounted: something uses it; see fuser -vm {record.path}"
+                return replace(record, state=RELEASING, reason=reason, time=now)
         if there:
             self.differences.note(f"mount {record.path}", None, there[-1].source)
-            self._write([replace(record, state=RELEASING, reason="", time=records.now())])
-            self.differences.do(f"unmount {record.path}", partial(self._unmount, unit))
-        left = [] if self.differences.check_mode else mount_units.at(record.path, mount_table.read())
-        now = records.now()
-        if left:
-            reason = f"{record.path} cannot be unmounted: something uses it; see fuser -vm {record.path}"
-            return replace(record, state=RELEASING, reason=reason, time=now)
+            self.differences.act(f"unmount {record.path}")
         self._remove_unit(unit)
         if os.path.isdir(record.path) and not self.differences.check_mode:
             os.rmdir(record.path)
@@ -353,7 +359,7 @@ class Client:
     def _write(self, changed: Iterable[MountRecord]) -> None:
         before = dict(self.known)
         for one in changed:
-            self.known[one.key] = one
+            self.known[one.key] = records.timed(one, before.get(one.key))
         if self.differences.check_mode or before == self.known:
             return
         records.write_mounts(self.places, self.known.values())

@@ -187,7 +187,7 @@ class Exporting:
     def _make(self, changed: dict[Key, ExportRecord]) -> None:
         """Record *changed*, and make files and server agree with what is recorded then."""
         before = dict(self.known)
-        self.known.update({key: _timed(one, before.get(key)) for key, one in changed.items()})
+        self.known.update({key: records.timed(one, before.get(key)) for key, one in changed.items()})
         groups = {(one.path, one.client_address) for one in changed.values() if one.path}
         groups |= {(before[key].path, before[key].client_address) for key in changed if key in before}
         self._write()
@@ -301,13 +301,6 @@ def _shares(one: ExportRecord, lead: ExportRecord) -> bytes:
 def _failed(one: Asked, reason: str) -> ExportRecord:
     export = Export(*one.key, one.address, "", one.read_only, "", "", one.squash, one.anonymous_uid, one.anonymous_gid)
     return replace(records.of_export(export, FAILED), reason=reason)
-
-
-def _timed(one: ExportRecord, before: ExportRecord | None) -> ExportRecord:
-    """Return *one* with the time of its last change."""
-    if before is not None and replace(one, time=before.time) == before:
-        return before
-    return one
 
 
 def _live() -> list[exports.Live]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from .. import records
@@ -27,7 +27,7 @@ PENDING, EXPORTED, BOUND, RELEASING, RELEASED, FAILED = STATES = (
 )
 EXPORT_STATES = (EXPORTED, RELEASED, FAILED)
 
-_One = TypeVar("_One")
+_One = TypeVar("_One", "MountRecord", "ExportRecord")
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,11 @@ def of_export(export: Export, state: str, reason: str = "") -> ExportRecord:
 def now() -> float:
     """Return the time that a record carries, in seconds since 1970."""
     return round(time.time(), 3)
+
+
+def timed(one: _One, before: _One | None) -> _One:
+    """Return *one* with the time of its last change."""
+    return before if before is not None and replace(one, time=before.time) == before else one
 
 
 def read_key(value: Mapping[str, Any]) -> tuple[str, str, int]:

@@ -1,0 +1,140 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Network mounts made and released on a host whose kernel and service manager are stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowage_core import mounts
+from stowage_core.differences import Differences
+from stowage_core.facts import networks
+from stowage_core.mounts import Mount
+from stowage_core.network_mounts import client, mount_units, records
+from stowage_core.network_mounts.client import Asked, Client
+from stowage_core.network_mounts.records import MountRecord
+from stowage_core.places import Places
+from stowage_core.services.systemd_units import mount_unit
+
+
+class Host:
+    """A host with the NFS client: what ``systemctl start`` mounts and ``stop`` unmounts, as far as it works."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places = Places.under(str(tmp_path))
+        self.units = tmp_path / "units"
+        self.mounted: dict[str, Mount] = {}
+        self.denied: set[str] = set()
+        self.busy: set[str] = set()
+        monkeypatch.setattr(mount_units, "UNITS", str(self.units))
+        monkeypatch.setattr(mounts, "read", lambda *_pid: list(self.mounted.values()))
+        monkeypatch.setattr(client, "_answers", lambda _path: True)
+        monkeypatch.setattr(networks, "nfs", lambda: networks.Nfs(dict.fromkeys(networks._TOOLS, "/x"), ()))
+
+    def run_command(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        if "journalctl" in argv[0]:
+            return 0, "mount.nfs4: access denied by server\n", ""
+        if argv[:2] == ["systemctl", "start"]:
+            for name in argv[3:]:
+                self._start(name)
+        if argv[:2] == ["systemctl", "stop"] and argv[3] not in self.busy:
+            self.mounted.pop(argv[3], None)
+        return 0, "", ""
+
+    def _start(self, name: str) -> None:
+        text = (self.units / name).read_text()
+        said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        if said["Where"].rpartition("/")[2] not in self.denied:
+            options = tuple(said["Options"].split(","))
+            self.mounted[name] = Mount(9, 1, "0:9", "/", said["Where"], options, "nfs4", said["What"], options)
+
+    def daemon_reload(self) -> None:
+        pass
+
+    def show(self, names: Sequence[str], _properties: Sequence[str]) -> dict[str, dict[str, str]]:
+        return {name: {"InvocationID": "i", "Result": "exit-code"} for name in names}
+
+    def call(self, check_mode: bool = False) -> tuple[Client, Differences]:
+        differences = Differences(check_mode)
+        systemctl: Any = self
+        return Client(self.places, systemctl, self.run_command, "journalctl", differences), differences
+
+    def make(self, *asked: Asked) -> tuple[list[MountRecord], Differences]:
+        made, differences = self.call()
+        return made.make(asked), differences
+
+    def release(self) -> tuple[list[MountRecord], Differences]:
+        made, differences = self.call()
+        return made.release(), differences
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(tmp_path, monkeypatch)
+
+
+def asked(drive: str = "imagenet") -> Asked:
+    return Asked("vision", drive, 0, "gpu-01", "192.0.2.11", f"/mnt/{drive}", True, "Auto", False)
+
+
+def test_a_mount_is_made_once_and_released_once(host: Host) -> None:
+    (record,), differences = host.make(asked())
+    name = mount_unit(record.path)
+    assert (record.state, record.proto, differences.changed) == ("Bound", "tcp", True)
+    assert (host.units / name).exists() and (host.units / "remote-fs.target.wants" / name).is_symlink()
+    again, differences = host.make(asked())
+    assert (again, differences.changed) == ([record], False)
+    (released,), differences = host.release()
+    assert (released.state, differences.actions[0]) == ("Released", f"unmount {record.path}")
+    assert not list(host.units.rglob("*.mount")) and not host.mounted
+    assert not host.release()[1].changed
+
+
+def test_a_mount_that_fails_leaves_the_host_as_it_was_and_says_no_change(host: Host) -> None:
+    host.denied = {"vision.imagenet-0"}
+    for _number in range(2):
+        (record,), differences = host.make(asked())
+        assert record.reason == "could not be mounted over TCP: mount.nfs4: access denied by server"
+        assert (differences.changed, differences.actions) == (False, [])
+    assert not list(host.units.rglob("*.mount"))
+    first = records.find_mount(host.places, asked().key)
+    assert first is not None and host.make(asked())[0] == [first], "it has failed since the first time"
+
+
+def test_one_that_fails_beside_one_that_is_made_is_a_change(host: Host) -> None:
+    host.denied = {"vision.imagenet-0"}
+    found, differences = host.make(asked(), asked("coco"))
+    assert [one.state for one in found] == ["Failed", "Bound"] and differences.changed
+    assert not host.make(asked(), asked("coco"))[1].changed
+
+
+def test_a_unit_that_was_there_and_goes_is_a_change(host: Host) -> None:
+    host.make(asked())
+    host.mounted.clear()
+    host.denied = {"vision.imagenet-0"}
+    assert host.make(asked())[1].changed and not list(host.units.rglob("*.mount"))
+    assert not host.make(asked())[1].changed
+
+
+def test_what_cannot_be_unmounted_is_no_change(host: Host) -> None:
+    (record,), _differences = host.make(asked())
+    host.busy = {mount_unit(record.path)}
+    (first,), differences = host.release()
+    assert first.state == "Releasing" and first.reason.startswith(f"{record.path} cannot be unmounted: something uses")
+    assert (differences.changed, differences.actions) == (False, [])
+    assert host.release()[0] == [first], "it is being released since the first time"
+    host.busy = set()
+    assert host.release()[1].changed and not host.mounted
+
+
+def test_a_release_is_predicted(host: Host) -> None:
+    host.make(asked())
+    made, predicted = host.call(check_mode=True)
+    made.release()
+    assert host.mounted and records.load_mounts(host.places)[0].state == "Bound"
+    _released, done = host.release()
+    assert (predicted.diff(), predicted.actions) == (done.diff(), done.actions)
