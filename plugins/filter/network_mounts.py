@@ -70,8 +70,9 @@ def _exported(hostvars: Mapping[str, Any], one: NetworkMount, registered: str) -
     for export in result.get("exports", ()):
         key = (export["workspace"], export["drive"], export["source"], export["client"])
         if key == (one.workspace, one.drive, one.source, one.client):
-            failed = export["state"] != "Exported"
-            return {"not_exported": export["reason"] if failed else "", "no_rdma": result.get("no_rdma", "")}
+            found = {"not_exported": export["reason"] if export["state"] != "Exported" else ""}
+            no_rdma = result.get("no_rdma")
+            return {**found, "no_rdma": f"{one.node}: {no_rdma}"} if one.way.rdma and no_rdma else found
     return {"not_exported": " ".join(str(result.get("msg") or "it was not exported").split())}
 
 

@@ -78,7 +78,9 @@ options:
         type: str
         default: ""
       no_rdma:
-        description: Why the other machine does not listen for RDMA. Unless it is empty, RDMA is not tried.
+        description:
+          - Why RDMA cannot be had although both machines have it. Unless it is empty, RDMA is not tried, and the
+            message of the mount says why.
         type: str
         default: ""
   state:

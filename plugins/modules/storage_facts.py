@@ -271,6 +271,10 @@ ansible_facts:
               description: V(global), V(link) or V(host).
               type: str
               sample: global
+            up:
+              description: Whether its interface carries data, as far as the kernel knows.
+              type: bool
+              sample: true
         rdma:
           description: The ports of the RDMA devices.
           returned: always
@@ -644,15 +648,16 @@ ansible_facts:
                   source: "10.0.0.1@o2ib:/lustre"
                   answers: true
             addresses:
-              description: The addresses with global scope.
+              description: The addresses with global scope, of interfaces that are up.
               type: list
               elements: str
               sample: [192.0.2.11, 10.10.0.11]
             rdma:
-              description: The active RDMA ports.
+              description: The RDMA ports.
               type: list
               elements: dict
-              sample: [{link_layer: InfiniBand, subnet_prefix: "fe80:0000:0000:0000", addresses: [10.10.0.11]}]
+              sample:
+                - {link_layer: InfiniBand, subnet_prefix: "fe80:0000:0000:0000", active: true, addresses: [10.10.0.11]}
             nfs:
               description: Whether the host can export and mount.
               type: dict

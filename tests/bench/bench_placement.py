@@ -65,7 +65,14 @@ def compact(chance: random.Random) -> dict[str, Any]:
         if chance.random() < 0.9
         else [],
         "addresses": ["192.0.2.11"],
-        "rdma": [{"link_layer": "Ethernet", "subnet_prefix": "fe80:0000:0000:0000", "addresses": ["10.0.0.1"]}],
+        "rdma": [
+            {
+                "link_layer": "Ethernet",
+                "subnet_prefix": "fe80:0000:0000:0000",
+                "active": True,
+                "addresses": ["10.0.0.1"],
+            }
+        ],
         "nfs": {"can_export": True, "can_mount": True},
     }
 

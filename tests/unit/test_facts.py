@@ -49,20 +49,29 @@ def test_rdma_ports_with_their_addresses(tmp_path: Path, monkeypatch: pytest.Mon
         Address("lo", "127.0.0.1", 8, "host"),
         Address("eth0", "192.0.2.11", 24, "global"),
         Address("ib0", "10.10.0.11", 24, "global"),
+        Address("ib1", "10.11.0.11", 24, "global"),
         Address("ib0", "fe80::1", 64, "link"),
     ]
     monkeypatch.setattr(networks, "rdma_ports", lambda: [active, down])
     monkeypatch.setattr(networks, "addresses", lambda: here)
+    monkeypatch.setattr(networks, "is_down", lambda device: device == "ib1")
     monkeypatch.setattr(networks, "nfs", lambda: Nfs({"exportfs": "/e", "mount.nfs": "/m", "rpc.nfsd": "/n"}, ()))
     found = facts.gather(Places.under(str(tmp_path)), {})
     assert set(found["rdma"][0]) == set(RETURNED["rdma"]["contains"])
     assert set(found["addresses"][0]) == set(RETURNED["addresses"]["contains"])
-    assert [port["addresses"] for port in found["rdma"]] == [["10.10.0.11"], []]
-    assert [address["address"] for address in found["addresses"]] == ["192.0.2.11", "10.10.0.11", "fe80::1"]
+    assert [port["addresses"] for port in found["rdma"]] == [["10.10.0.11"], ["10.11.0.11"]]
+    shown = [(address["address"], address["up"]) for address in found["addresses"]]
+    assert shown == [("192.0.2.11", True), ("10.10.0.11", True), ("10.11.0.11", False), ("fe80::1", True)]
     compact = found["compact"]
     assert compact["addresses"] == ["192.0.2.11/24", "10.10.0.11/24"]
     assert compact["rdma"] == [
-        {"link_layer": "InfiniBand", "subnet_prefix": "fe80:0000:0000:0000", "addresses": ["10.10.0.11"]}
+        {
+            "link_layer": "InfiniBand",
+            "subnet_prefix": "fe80:0000:0000:0000",
+            "active": True,
+            "addresses": ["10.10.0.11"],
+        },
+        {"link_layer": "InfiniBand", "subnet_prefix": "", "active": False, "addresses": ["10.11.0.11"]},
     ]
     assert compact["nfs"] == {"can_export": True, "can_mount": True}
 

@@ -16,7 +16,7 @@ DEFAULT = "fe80:0000:0000:0000"
 
 
 def port(layer: str = "InfiniBand", prefix: str = DEFAULT, *addresses: str) -> dict[str, Any]:
-    return {"link_layer": layer, "subnet_prefix": prefix, "addresses": list(addresses)}
+    return {"link_layer": layer, "subnet_prefix": prefix, "active": True, "addresses": list(addresses)}
 
 
 def one(*ports: dict[str, Any], **labels: str) -> Machine:

@@ -28,8 +28,11 @@ RUN = {"hosts": ["gpu-01", "gpu-02"], "drives": "imagenet,cache", "workspace": "
 EXPORT = {"workspace": "vision", "drive": "imagenet", "source": 0, "client": "gpu-02"}
 
 
-def host(number: int, **more: Any) -> dict[str, Any]:
-    compact = {"labels": {}, "addresses": [f"192.0.2.1{number}/24"], "rdma": []}
+def host(number: int, *, roce: str = "", **more: Any) -> dict[str, Any]:
+    """*roce*: the state of its port."""
+    address = f"192.0.2.1{number}"
+    ports = [{"link_layer": "Ethernet", "active": roce == "up", "addresses": [address]}] if roce else []
+    compact = {"labels": {}, "addresses": [f"{address}/24"], "rdma": ports}
     facts = {"stowage_storage": {"compact": compact}}
     return {"host_drives": {"vision": DRIVES}, "ansible_facts": facts, **more}
 
@@ -55,18 +58,28 @@ def test_nobody_is_asked_for_what_is_where_it_is_used() -> None:
 @pytest.mark.parametrize(
     ("result", "not_exported", "no_rdma"),
     [
-        (None, "machine gpu-01 was not asked: it is outside of --limit, or failed before", None),
-        ({"unreachable": True}, "source 0 is on machine gpu-01 which is Down", None),
+        (None, "machine gpu-01 was not asked: it is outside of --limit, or failed before", ""),
+        ({"unreachable": True}, "source 0 is on machine gpu-01 which is Down", ""),
         ({"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": ""}, "", ""),
-        ({"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": "no device"}, "", "no device"),
+        # Their machines have no RDMA: that the server does not listen for it is nothing to this one.
+        ({"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": "no device"}, "", ""),
         ({"exports": [{**EXPORT, "state": "Failed", "reason": "its disk is away"}]}, "its disk is away", ""),
-        ({"msg": "NFS server: this host has\nno exportfs"}, "NFS server: this host has no exportfs", None),
+        ({"msg": "NFS server: this host has\nno exportfs"}, "NFS server: this host has no exportfs", ""),
     ],
 )
-def test_what_the_machine_that_holds_it_says(result: Any, not_exported: str, no_rdma: str | None) -> None:
+def test_what_the_machine_that_holds_it_says(result: Any, not_exported: str, no_rdma: str) -> None:
     site = {**SITE, "gpu-01": host(1, **({} if result is None else {"exported": result}))}
     (mount,) = network_mounts(site, RUN, "exported")["mounts"]["gpu-02"]
-    assert (mount["not_exported"], mount.get("no_rdma")) == (not_exported, no_rdma)
+    assert (mount["not_exported"], mount["no_rdma"]) == (not_exported, no_rdma)
+
+
+def test_why_it_is_not_over_rdma_although_both_have_it() -> None:
+    exported = {"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": "no device"}
+    site = {"gpu-01": host(1, roce="up", exported=exported), "gpu-02": host(2, roce="up")}
+    (mount,) = network_mounts(site, RUN, "exported")["mounts"]["gpu-02"]
+    assert (mount["rdma"], mount["no_rdma"]) == (True, "gpu-01: no device")
+    (mount,) = network_mounts({**site, "gpu-02": host(2, roce="down")}, RUN, "exported")["mounts"]["gpu-02"]
+    assert (mount["rdma"], mount["no_rdma"]) == (False, "gpu-02 has no active RDMA port with an address")
 
 
 def test_a_host_without_the_workspace_needs_nothing() -> None:
@@ -87,6 +100,7 @@ def test_transport() -> None:
         "server_address": "192.0.2.11",
         "client_address": "192.0.2.12",
         "why": "gpu-01 has no active RDMA port with an address",
+        "rdma_is_down": False,
     }
     with pytest.raises(
         AnsibleFilterError, match="transport: its transport is RDMA, and gpu-01 has no active RDMA port"

@@ -64,6 +64,7 @@ def test_only_what_is_on_another_machine() -> None:
         "mode": "ReadOnly",
         "transport": "Auto",
         "rdma": False,
+        "no_rdma": "",
     }
     assert holders({"gpu-01": both}) == set() and holders({"gpu-03": both}) == {"gpu-01"}
 

@@ -38,6 +38,14 @@ def test_this_host_has_its_own_addresses() -> None:
     assert {address.device for address in here} <= {name for _index, name in socket.if_nameindex()}
 
 
+@pytest.mark.parametrize(
+    ("state", "down"), [("up", False), ("unknown", False), ("down", True), ("lowerlayerdown", True)]
+)
+def test_interfaces_that_carry_nothing(tmp_path: Path, state: str, down: bool) -> None:
+    write(tmp_path, {"class/net/eth1/operstate": f"{state}\n"})
+    assert networks.is_down("eth1", sys=str(tmp_path)) is down
+
+
 def test_ipv6_without_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyroute2", None)
     write(

@@ -407,7 +407,7 @@ def test_who_holds_more_comes_before_who_holds_less() -> None:
     assert rank(hosts, {"one": placed(), "two": placed()}).candidates == ["c", "a", "b"]
 
 
-PORT = {"link_layer": "Ethernet", "subnet_prefix": "fe80:0000:0000:0000", "addresses": ["10.0.0.1"]}
+PORT = {"link_layer": "Ethernet", "subnet_prefix": "fe80:0000:0000:0000", "active": True, "addresses": ["10.0.0.1"]}
 HERE = {"rack": "r1", "infiniband_fabric": "f1", "nvlink_domain": "n1"}
 
 

@@ -16,8 +16,8 @@ DEFAULT_PREFIX = "fe80:0000:0000:0000"
 OWN_PREFIX = "fec0:0000:0000:0001"
 
 
-def port(layer: str, *addresses: str, prefix: str = DEFAULT_PREFIX) -> dict[str, Any]:
-    return {"link_layer": layer, "subnet_prefix": prefix, "addresses": list(addresses)}
+def port(layer: str, *addresses: str, prefix: str = DEFAULT_PREFIX, active: bool = True) -> dict[str, Any]:
+    return {"link_layer": layer, "subnet_prefix": prefix, "active": active, "addresses": list(addresses)}
 
 
 def end(name: str, *addresses: str, rdma: Any = (), address: str = "", **labels: str) -> End:
@@ -74,7 +74,18 @@ def fabric(first: str = "", second: str = "", prefix: str = DEFAULT_PREFIX) -> t
     ],
 )
 def test_transport(wanted: str, ends: tuple[End, End], expected: tuple[str, ...]) -> None:
-    assert tuple(decide(wanted, *ends)) == expected
+    way = decide(wanted, *ends)
+    assert (*way[:4], way.rdma_is_down) == (*expected, False)
+
+
+def test_rdma_that_is_down_at_one_end() -> None:
+    """Both have it: that this is not it is not to stay unsaid."""
+    down = end("gpu-02", "192.0.2.12/24", rdma=[port("Ethernet", active=False)])
+    for ends in ((ROCE[0], down), (down, ROCE[0])):
+        way = decide(AUTO, *ends)
+        assert (way.transport, way.why) == (TCP, "gpu-02 has no active RDMA port with an address")
+        assert way.rdma_is_down
+    assert not decide(TCP, ROCE[0], down).rdma_is_down
 
 
 def test_the_label_decides_and_not_the_prefix() -> None:

@@ -65,6 +65,13 @@ def addresses(sys: str = "/sys", proc: str = "/proc") -> list[Address]:
         ]
 
 
+def is_down(device: str, sys: str = "/sys") -> bool:
+    """Return whether an interface is known to carry nothing: it has been taken down, or has no cable."""
+    # The loopback interface and tunnels have no other word than "unknown".
+    state = _value(os.path.join(sys, "class/net", device, "operstate"))
+    return state in ("down", "lowerlayerdown", "notpresent")
+
+
 def _ipv4_addresses(devices: Sequence[str]) -> Iterator[Address]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
         for device in devices:

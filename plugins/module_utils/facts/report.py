@@ -70,12 +70,11 @@ def compact(facts: Mapping[str, Any], labels: Mapping[str, str]) -> Facts:
         "addresses": [
             f"{address['address']}/{address['prefix']}"
             for address in facts["addresses"]
-            if address["scope"] == "global"
+            if address["scope"] == "global" and address["up"]
         ],
         "rdma": [
-            {field: port[field] for field in ("link_layer", "subnet_prefix", "addresses")}
+            {field: port[field] for field in ("link_layer", "subnet_prefix", "active", "addresses")}
             for port in facts["rdma"]
-            if port["active"]
         ],
         "nfs": {"can_export": facts["nfs"]["can_export"], "can_mount": facts["nfs"]["can_mount"]},
         "used_by": {
@@ -168,6 +167,7 @@ def _address(address: Address) -> Facts:
         "address": address.address,
         "prefix": address.prefix,
         "scope": address.scope,
+        "up": not networks.is_down(address.device),
     }
 
 

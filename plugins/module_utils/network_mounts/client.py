@@ -54,7 +54,7 @@ class Asked:
     not_exported: str = ""
     """Why the other machine does not export it; empty when it does."""
     no_rdma: str = ""
-    """Why the other machine does not listen for RDMA; empty when it does, or need not."""
+    """Why RDMA cannot be had although both machines have it; empty when it can, or is not wanted."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -190,11 +190,10 @@ class Client:
         before = self.differences.mark()
         had_units = any(os.path.lexists(one.unit(self.places, one.protos[0]).path) for one in asked)
         found: dict[tuple[str, str, int], MountRecord] = {}
-        failed: dict[tuple[str, str, int], str] = {}
+        failed = {one.key: one.no_rdma for one in asked if one.no_rdma}
         for proto in (RDMA, TCP):
             trying = [one for one in asked if proto in one.protos and one.key not in found]
             if proto == RDMA:
-                failed.update({one.key: f"{one.node}: {one.no_rdma}" for one in trying if one.no_rdma})
                 trying = [one for one in trying if not one.no_rdma]
             for key, why in self._try(trying, proto).items():
                 one = next(other for other in trying if other.key == key)

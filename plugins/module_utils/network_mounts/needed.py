@@ -57,6 +57,7 @@ class NetworkMount(NamedTuple):
             "mode": "ReadOnly" if self.read_only else "ReadWrite",
             "transport": self.wanted,
             "rdma": self.way.rdma,
+            "no_rdma": self.way.why if self.way.rdma_is_down else "",
         }
 
 

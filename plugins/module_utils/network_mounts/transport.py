@@ -44,6 +44,8 @@ class Way(NamedTuple):
     server_address: str
     client_address: str
     why: str
+    rdma_is_down: bool = False
+    """Whether both have RDMA, and it is down on one of them."""
 
     @property
     def rdma(self) -> bool:
@@ -73,7 +75,9 @@ def decide(wanted: str, server: End, client: End) -> Way:
         return Way(RDMA, *found, why)
     if wanted == RDMA:
         raise Refusal("", f"its transport is RDMA, and {why}", "put both on one RDMA network, or let it be Auto")
-    return _over_tcp(server, client, why)
+    has_rdma = all(end.machine.rdma_ports for end in (server, client))
+    is_down = has_rdma and not all(list(_ports(end.machine)) for end in (server, client))
+    return _over_tcp(server, client, why)._replace(rdma_is_down=is_down)
 
 
 def _over_tcp(server: End, client: End, why: str) -> Way:
@@ -150,6 +154,6 @@ def _rdma_addresses(server: Machine, client: Machine) -> tuple[tuple[str, str] |
 def _ports(machine: Machine) -> Iterator[tuple[str, Interface]]:
     """Yield the link layer and address of each RDMA port, with the network that the machine has it in."""
     own = {str(one.ip): one for one in _all(machine)}
-    for port in machine.facts["rdma"] if machine.facts is not None else []:
+    for port in machine.active_rdma_ports:
         for address in port["addresses"]:
             yield port["link_layer"], own.get(address) or ipaddress.ip_interface(address)

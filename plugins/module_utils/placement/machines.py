@@ -62,15 +62,21 @@ class Machine(NamedTuple):
         layers = self._layers() & other._layers()
         return bool(layers - {INFINIBAND}) or (INFINIBAND in layers and self.has_same(FABRIC, other))
 
-    def _ports(self) -> list[Mapping[str, Any]]:
+    @property
+    def rdma_ports(self) -> list[Mapping[str, Any]]:
+        """Its RDMA ports, those that are down too."""
         ports: list[Mapping[str, Any]] = self.facts["rdma"] if self.facts is not None else []
         return ports
 
+    @property
+    def active_rdma_ports(self) -> list[Mapping[str, Any]]:
+        return [port for port in self.rdma_ports if port["active"]]
+
     def _layers(self) -> set[str]:
-        return {port["link_layer"] for port in self._ports() if port["addresses"]}
+        return {port["link_layer"] for port in self.active_rdma_ports if port["addresses"]}
 
     def _prefixes(self) -> set[str]:
-        prefixes = {port["subnet_prefix"] for port in self._ports() if port["link_layer"] == INFINIBAND}
+        prefixes = {port["subnet_prefix"] for port in self.active_rdma_ports if port["link_layer"] == INFINIBAND}
         return prefixes - {"", _DEFAULT_PREFIX}
 
 
