@@ -10,6 +10,7 @@ from typing import Any
 
 from stowage_core import records
 from stowage_core.errors import printable
+from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
@@ -172,7 +173,7 @@ def _network_mounts(state: State, width: int | None) -> list[str]:
             _drive_name(one),
             printable(one["node"]),
             one["proto"].upper() or "-",
-            one["state"],
+            "Unreachable" if one["state"] == BOUND and one["answers"] is False else one["state"],
             "-" if one["answers"] is None else "yes" if one["answers"] else "no",
             *("-" if one[key] is None else decimal(one[key]) for key in ("read_bytes", "write_bytes")),
         ]

@@ -232,7 +232,7 @@ def test_network_mounts(width: int | None) -> None:
             ["Drive", "From", "Over", "State", "Answers", "Read", "Written"],
             ["ml/imagenet", "gpu-01", "RDMA", "Bound", "yes", "5.0", "GB", "0", "B"],
             ["ml/fallen", "[2]", "gpu-01", "TCP", "Bound", "yes", "5.0", "GB", "0", "B"],
-            ["ml/hung", "gpu-01", "RDMA", "Bound", "no", "5.0", "GB", "0", "B"],
+            ["ml/hung", "gpu-01", "RDMA", "Unreachable", "no", "5.0", "GB", "0", "B"],
             ["ml/wrong", "gpu-01", "-", "Failed", "-", "-", "-"],
         ]
     else:
