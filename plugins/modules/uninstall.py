@@ -17,6 +17,9 @@ description:
   - What is removed is found on the host. The inventory need not name it any more.
   - Removes only what Stowage has written, known by the header in it, and of C(/usr/local/lib/stowage) only the virtual
     environment that the role made. What is somebody else's stays, with a warning.
+  - Unmounts the network mounts of the host, and removes the files of these and of its exports. Refuses before anything
+    else is changed when a run or a process uses such a mount, when one cannot be unmounted, or while another machine
+    may have a drive of this one mounted.
   - Copies that an eviction had set aside when it was cut short are put back, which the daemon would have done.
   - Leaves all data, that is the directories of the layout, data locations, copies, leases that are held, and the
     records in C(/etc/stowage) and C(/var/lib/stowage).
@@ -77,7 +80,7 @@ aside:
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -90,8 +93,12 @@ from ansible_collections.stowage.host.plugins.module_utils.data_location import 
 from ansible_collections.stowage.host.plugins.module_utils.differences import Differences
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.layout import record as layout_record
-from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock
+from ansible_collections.stowage.host.plugins.module_utils.locks import host_lock, network_lock
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts import leaving
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.client import Client
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.exporting import Exporting
+from ansible_collections.stowage.host.plugins.module_utils.network_mounts.server import CONFIGURATION, Server
 from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
 from ansible_collections.stowage.host.plugins.module_utils.services import daemon_units, mount_dependencies
@@ -105,13 +112,19 @@ _STOPPED = (daemon_units.EXPORTER, daemon_units.LEASES_PATH, daemon_units.DAEMON
 def candidates(places: Places, environment_files: list[str]) -> Iterator[str]:
     """Return the files that may be Stowage's, each once."""
     paths = [daemon_units.unit_path(name) for name in daemon_units.NAMES]
-    paths += [daemon_units.TMPFILES, daemon_units.SYSUSERS, *mount_dependencies.find_drop_ins(), places.environment]
+    paths += [
+        daemon_units.TMPFILES,
+        daemon_units.SYSUSERS,
+        CONFIGURATION,
+        *mount_dependencies.find_drop_ins(),
+        places.environment,
+    ]
     paths += layout_record.load(places.layout_json)["environment_files"]
     paths += [check_path(path, "environment_files") for path in environment_files]
     yield from dict.fromkeys(paths)
 
 
-def ours(module: AnsibleModule, paths: Iterator[str]) -> dict[str, bytes]:
+def ours(module: AnsibleModule, paths: Iterable[str]) -> dict[str, bytes]:
     """Return the content of those of *paths* that Stowage wrote; warn of the others."""
     found = {}
     for path in paths:
@@ -130,6 +143,7 @@ def body(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
     with nullcontext() if module.check_mode else host_lock(places):
         systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
         files = ours(module, candidates(places, module.params["environment_files"]))
+        leave_networks(module, systemctl, differences, places)
         stop(systemctl, differences, files)
         left = aside.settle(places, differences, module.warn)
         remove(module, systemctl, differences, places, files)
@@ -138,6 +152,15 @@ def body(module: AnsibleModule, differences: Differences) -> Mapping[str, Any]:
             {"path": one.path, "name": one.copy, "condemned": one.part == data_locations.CONDEMNED} for one in left
         ]
     }
+
+
+def leave_networks(module: AnsibleModule, systemctl: Systemctl, differences: Differences, places: Places) -> None:
+    """Unmount and withdraw what is used over the network, before anything else is changed."""
+    with nullcontext() if module.check_mode else network_lock(places, alone=True):
+        own = ours(module, leaving.candidates(places))
+        client = Client(places, systemctl, module.run_command, "journalctl", differences)
+        exporting = Exporting(places, "", Server(systemctl, differences), module.run_command, differences)
+        leaving.leave(client, exporting, own)
 
 
 def stop(systemctl: Systemctl, differences: Differences, files: Mapping[str, bytes]) -> None:

@@ -206,7 +206,7 @@ class Client:
             if one.key not in found:
                 over = "RDMA" if one.protos == (RDMA,) else "TCP"
                 found[one.key] = one.record(self.places, FAILED, f"could not be mounted over {over}: {failed[one.key]}")
-                self._remove_unit(one.unit(self.places, one.protos[-1]))
+                self.remove_unit(mount_units.unit_path(found[one.key].path))
         if not had_units and all(one.state == FAILED for one in found.values()):
             self.differences.go_back(before)  # each unit that was tried is gone again
         return found
@@ -278,23 +278,26 @@ class Client:
         )
         if stale:
             self.differences.do(f"write {unit.path}", lambda: json_records.write_bytes(unit.path, unit.content))
-        link = _wanted_link(unit)
+        link = _wanted_link(unit.path)
         if self.differences.note(f"{unit.name} at every boot", True, os.path.islink(link)):
             self.differences.do(f"link {link}", partial(_link, unit, link))
             stale = True
         if stale and reload:
             self.differences.do("systemctl daemon-reload", self.systemctl.daemon_reload)
 
-    def _remove_unit(self, unit: MountUnit) -> None:
-        if own_files.read_ours(unit.path) is None:
+    def remove_unit(self, path: str) -> None:
+        """Remove the unit at *path* if it is ours, and its link for every boot."""
+        found, link = own_files.read_ours(path), _wanted_link(path)
+        if found is None and not os.path.islink(link):
             return
 
         def remove() -> None:
-            json_records.remove(_wanted_link(unit))
-            json_records.remove(unit.path)
+            json_records.remove(link)
+            json_records.remove(path)
             self.systemctl.daemon_reload()
 
-        self.differences.do(f"remove {unit.path}", remove)
+        self.differences.note(f"unit {path}", None, own_files.in_lines(found[0]) if found else [link])
+        self.differences.do(f"remove {path}", remove)
 
     # -- Releasing
 
@@ -342,7 +345,7 @@ class Client:
         if there:
             self.differences.note(f"mount {record.path}", None, there[-1].source)
             self.differences.act(f"unmount {record.path}")
-        self._remove_unit(unit)
+        self.remove_unit(unit.path)
         if os.path.isdir(record.path) and not self.differences.check_mode:
             os.rmdir(record.path)
         return replace(record, state=RELEASED, reason="", message="", time=now)
@@ -350,7 +353,7 @@ class Client:
     def _unmount(self, unit: MountUnit) -> None:
         """Unmount, by force when the server does not answer: what waits for it then gets an error."""
         code, _out, _err = self.run_command(["systemctl", "stop", "--", unit.name])
-        if mount_units.at(unit.point, mount_table.read()) and not _answers(unit.point):
+        if mount_units.at(unit.point, mount_table.read()) and not answers(unit.point):
             unmount_forced(unit.point)
 
     # -- Records
@@ -364,7 +367,8 @@ class Client:
         records.write_mounts(self.places, self.known.values())
 
 
-def _answers(path: str) -> bool:
+def answers(path: str) -> bool:
+    """Return whether the filesystem at *path* answers, within a bounded time."""
     try:
         check_answers([("", path)])
     except StowageError:
@@ -372,8 +376,8 @@ def _answers(path: str) -> bool:
     return True
 
 
-def _wanted_link(unit: MountUnit) -> str:
-    return os.path.join(mount_units.UNITS, "remote-fs.target.wants", unit.name)
+def _wanted_link(path: str) -> str:
+    return os.path.join(mount_units.WANTED, os.path.basename(path))
 
 
 def _link(unit: MountUnit, link: str) -> None:

@@ -26,6 +26,7 @@ from ..drives.declared import ON_ONE_MACHINE
 from ..drives.recorded import Drive
 from ..drives.refs import DriveRef
 from ..errors import Refusal, StowageError, one_line, printable
+from ..facts import networks
 from ..own_files import HEADER
 from ..places import Places
 from ..runs import pins
@@ -304,6 +305,8 @@ def _failed(one: Asked, reason: str) -> ExportRecord:
 
 
 def _live() -> list[exports.Live]:
+    if networks.nfs().tools["exportfs"] is None:
+        return []  # the server is gone from this host, and nobody reads the table that it may have left
     try:
         with open(exports.ETAB, "rb") as stream:
             return exports.parse_etab(stream.read())

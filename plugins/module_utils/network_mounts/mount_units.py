@@ -18,6 +18,7 @@ from .exports import argument
 from .server import RDMA_PORT
 
 UNITS = "/etc/systemd/system"
+WANTED = f"{UNITS}/remote-fs.target.wants"
 FSTYPE = "nfs4"
 TCP, RDMA = "tcp", "rdma"
 MOUNT_LIMIT_S = 30
@@ -43,6 +44,11 @@ def root(places: Places) -> str:
     return os.path.join(places.var, "datavolumes", "mounts")
 
 
+def unit_path(point: str) -> str:
+    """Return the file of the unit of a mount point."""
+    return os.path.join(UNITS, mount_unit(point))
+
+
 @dataclass(frozen=True)
 class MountUnit:
     """A network mount as systemd is to mount it, now and at every boot."""
@@ -63,7 +69,7 @@ class MountUnit:
 
     @property
     def path(self) -> str:
-        return os.path.join(UNITS, self.name)
+        return unit_path(self.point)
 
     @property
     def what(self) -> str:

@@ -1,0 +1,104 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Taking all network mounts and exports of a host away, once nobody uses any of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+
+from .. import mounts as mount_table
+from .. import own_files
+from ..errors import Refusal, StowageError
+from ..places import Places
+from ..runs import pins
+from ..runs.holders import busy_in, listed
+from ..services.systemd_units import escape_path, mount_unit
+from . import exports, mount_units
+from .client import Client, answers
+from .exporting import Exporting
+from .records import EXPORTED, FAILED, RELEASED, MountRecord
+
+
+def candidates(places: Places) -> Iterator[str]:
+    """Return the files that may be those of network mounts and exports."""
+    yield from (os.path.join(exports.DIRECTORY, name) for name in _names(exports.DIRECTORY, "stowage-", ".exports"))
+    yield from _units(mount_units.UNITS, places)
+
+
+def leave(client: Client, exporting: Exporting, own: Collection[str]) -> None:
+    """Unmount and withdraw everything.
+
+    :param own: those of the candidates that Stowage wrote
+    :raises Refusal: when something is used, or nobody knows whether it is; nothing is changed then
+    """
+    mounted = [one for one in client.known.values() if one.state != RELEASED]
+    units = {mount_units.unit_path(one.path) for one in mounted}
+    others = [path for path in own if path.startswith(mount_units.UNITS) and path not in units]
+    others += [path for path in _units(mount_units.WANTED, client.places) if not os.path.lexists(path)]  # but its link
+    _check_mounts(client.places, mounted)
+    _check_unknown_mounts(others)
+    _check_exports(exporting, [path for path in own if path.startswith(exports.DIRECTORY)])
+    stuck = [one for one in client.release() if one.state != RELEASED]
+    if stuck:
+        raise StowageError("; ".join(one.reason for one in stuck))
+    for path in others:
+        client.remove_unit(path)
+    failed = [one for one in exporting.withdraw(list(exporting.known)) if one.state == FAILED]
+    if failed:
+        raise StowageError("; ".join(one.reason for one in failed))
+
+
+def _check_mounts(places: Places, mounted: Collection[MountRecord]) -> None:
+    used = {(pin.workspace, pin.drive, pin.source): pin.held_by for pin in pins.all_pins(places)}
+    table = mount_table.read()
+    for one in mounted:
+        name = f"network mount of drive {one.workspace}/{one.drive} from {one.node}"
+        if one.key in used:
+            raise Refusal(name, f"{used[one.key]} uses it", "release the run")
+        own_files.read_ours(mount_units.unit_path(one.path), name)
+        there = [mount.id for mount in mount_units.at(one.path, table)]
+        # Who waits for a server that is down is no user: what hangs is unmounted by force.
+        busy = sorted({pid for pids in busy_in(there).values() for pid in pids})
+        if busy and answers(one.path):
+            raise Refusal(name, f"{listed(set(busy))} uses {one.path}", "end that")
+
+
+def _check_unknown_mounts(units: Collection[str]) -> None:
+    mounted = {mount_unit(mount.point): mount.point for mount in mount_table.read()}
+    for path in units:
+        name = os.path.basename(path)
+        if name in mounted:
+            raise Refusal(mounted[name], "is mounted, and there is no record of it", f"systemctl stop {name}")
+
+
+def _check_exports(exporting: Exporting, files: Collection[str]) -> None:
+    clients: dict[str, set[str]] = {}
+    for one in exporting.known.values():
+        if one.state == EXPORTED:
+            clients.setdefault(one.client, set()).add(f"{one.workspace}/{one.drive}")
+    if clients:
+        told = "; ".join(f"{client} ({', '.join(sorted(drives))})" for client, drives in sorted(clients.items()))
+        rule = f"these machines may have drives of this one mounted: {told}"
+        remedy = "release the runs there; of a machine that is gone for good, withdraw them with module nfs_exports"
+        raise Refusal("exports", rule, remedy)
+    known = {exports.file_path(*one.key) for one in exporting.known.values() if one.state == FAILED}
+    for path in files:
+        if path not in known:
+            remedy = "see that its machine has not mounted it, withdraw it with exportfs -u, and remove the file"
+            raise Refusal(path, "there is no record of it", remedy)
+
+
+def _units(directory: str, places: Places) -> list[str]:
+    """Return the files of the units of network mounts that *directory* has, or links to."""
+    names = _names(directory, f"{escape_path(mount_units.root(places))}-", ".mount")
+    return [os.path.join(mount_units.UNITS, name) for name in names]
+
+
+def _names(directory: str, prefix: str, suffix: str) -> list[str]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if name.startswith(prefix) and name.endswith(suffix))
