@@ -142,5 +142,6 @@ def test_units_without_a_record_go_unless_something_is_mounted(host: Host) -> No
 
 def test_an_export_without_a_record_is_nobody_knows_whose(host: Host) -> None:
     export(host, "Released")
+    os.unlink(records.exports_path(host.places))
     with pytest.raises(Refusal, match="there is no record of it; see that its machine has not mounted it"):
         leave(host)

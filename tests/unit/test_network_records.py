@@ -15,6 +15,8 @@ from stowage_core.network_mounts.records import (
     load_exports,
     load_mounts,
     mounts_path,
+    write_exports,
+    write_mounts,
 )
 from stowage_core.places import Places
 
@@ -98,3 +100,26 @@ def test_an_export_in_a_state_that_only_mounts_have(places: Places) -> None:
     records.write(exports_path(places), {"exports": [{**EXPORT, "state": "Bound"}]})
     with pytest.raises(records.RecordError, match="a state that there is not"):
         load_exports(places)
+
+
+def test_of_what_is_over_the_newest_is_kept(places: Places) -> None:
+    over = {**MOUNT, "state": "Released", "reason": "its export is withdrawn"}
+    found = [MountRecord(**{**over, "source": number, "time": 1000.0 + number}) for number in range(150)]
+    found += [
+        MountRecord(**{**MOUNT, "drive": name, "state": name.title(), "time": 1.0}) for name in ("bound", "failed")
+    ]
+    found += [MountRecord(**{**MOUNT, "drive": "released", "state": "Released", "time": 1.0})]
+    write_mounts(places, found)
+    kept = load_mounts(places)
+    assert {one.drive for one in kept if one.time == 1.0} == {"bound", "failed", "released"}
+    assert [one.source for one in kept if one.time > 1.0] == list(range(50, 150))
+
+
+@pytest.mark.parametrize(
+    ("state", "path", "is_over"),
+    [("Released", "/srv/a", True), ("Failed", "", True), ("Failed", "/srv/a", False), ("Exported", "/srv/a", False)],
+)
+def test_exports_that_are_over(places: Places, state: str, path: str, is_over: bool) -> None:
+    one = {**EXPORT, "state": state, "path": path}
+    write_exports(places, [ExportRecord(**{**one, "source": number}) for number in range(101)])
+    assert len(load_exports(places)) == (100 if is_over else 101)

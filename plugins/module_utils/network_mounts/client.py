@@ -28,11 +28,10 @@ from ..syscalls import unmount_forced
 from . import mount_units, mountstats, records
 from .exports import check_address
 from .mount_units import RDMA, TCP, MountUnit
-from .records import BOUND, FAILED, PENDING, RELEASED, RELEASING, MountRecord
+from .records import BOUND, FAILED, PENDING, RELEASED, RELEASING, WITHDRAWN, MountRecord
 from .server import PACKAGES
 
 FELL_BACK = "mounted over TCP (RDMA did not work)"
-WITHDRAWN = "its export is withdrawn"
 _JOURNAL_PATIENCE_S = 2.0
 
 

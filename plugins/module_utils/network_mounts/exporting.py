@@ -112,15 +112,18 @@ class Exporting:
             try:
                 found[one.key] = self._record(one, self._looked_at(one))
             except (StowageError, OSError) as error:
-                found[one.key] = _failed(one, one_line(error))
+                found[one.key] = _failed(one, one_line(error), self.known.get(one.key))
         sound = [one for one in found.values() if one.state == EXPORTED]
         no_rdma = ""
         if sound:
             self.server.start()
             if any(one.rdma for one in asked):
                 no_rdma = self.server.listen_for_rdma()
-        self._make(found)
-        return [found[one.key] for one in asked], no_rdma
+        # What is exported already stays so, and stays recorded: its client may have it mounted.
+        exported = {key for key, one in self.known.items() if one.state == EXPORTED}
+        made = {key: one for key, one in found.items() if one.state == EXPORTED or key not in exported}
+        self._make(made)
+        return [{**found, **made}[one.key] for one in asked], no_rdma
 
     def _looked_at(self, one: Asked) -> Export:
         """Return the export, once everything about its directory is checked; nothing is changed."""
@@ -174,11 +177,14 @@ class Exporting:
     # -- Withdrawing
 
     def withdraw(self, keys: Iterable[Key]) -> list[ExportRecord]:
-        """Withdraw exports whose clients have unmounted them; one that is not exported is withdrawn already."""
+        """Withdraw exports whose clients have unmounted them; one of which nothing is known is withdrawn already.
+
+        One that is recorded as withdrawn is looked at again: whoever recorded that may have come no further.
+        """
         found: dict[Key, ExportRecord] = {}
         for key in keys:
             before = self.known.get(key)
-            if before is not None and before.state != RELEASED:
+            if before is not None:
                 found[key] = replace(before, state=RELEASED, reason="", time=records.now())
         self._make(found)
         return list(found.values())
@@ -190,7 +196,8 @@ class Exporting:
         before = dict(self.known)
         self.known.update({key: records.timed(one, before.get(key)) for key, one in changed.items()})
         groups = {(one.path, one.client_address) for one in changed.values() if one.path}
-        groups |= {(before[key].path, before[key].client_address) for key in changed if key in before}
+        earlier = [before[key] for key in changed if key in before]
+        groups |= {(one.path, one.client_address) for one in earlier if one.path}
         self._write()
         live = _live()
         for path, address in sorted(groups):
@@ -299,7 +306,9 @@ def _shares(one: ExportRecord, lead: ExportRecord) -> bytes:
     return f"{HEADER}\n# {shown}: the same as in {same}\n".encode("ascii")
 
 
-def _failed(one: Asked, reason: str) -> ExportRecord:
+def _failed(one: Asked, reason: str, before: ExportRecord | None) -> ExportRecord:
+    if before is not None and before.state != RELEASED and before.path:
+        return replace(before, state=FAILED, reason=reason, time=records.now())  # something of it may be there
     export = Export(*one.key, one.address, "", one.read_only, "", "", one.squash, one.anonymous_uid, one.anonymous_gid)
     return replace(records.of_export(export, FAILED), reason=reason)
 

@@ -83,7 +83,7 @@ def _check_exports(exporting: Exporting, files: Collection[str]) -> None:
         rule = f"these machines may have drives of this one mounted: {told}"
         remedy = "release the runs there; of a machine that is gone for good, withdraw them with module nfs_exports"
         raise Refusal("exports", rule, remedy)
-    known = {exports.file_path(*one.key) for one in exporting.known.values() if one.state == FAILED}
+    known = {exports.file_path(*key) for key in exporting.known}
     for path in files:
         if path not in known:
             remedy = "see that its machine has not mounted it, withdraw it with exportfs -u, and remove the file"

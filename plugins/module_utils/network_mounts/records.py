@@ -26,6 +26,10 @@ PENDING, EXPORTED, BOUND, RELEASING, RELEASED, FAILED = STATES = (
     "Failed",
 )
 EXPORT_STATES = (EXPORTED, RELEASED, FAILED)
+WITHDRAWN = "its export is withdrawn"
+"""The reason of a mount that is released on both machines."""
+_OVER_KEPT = 100
+"""How many records of what is over are kept, the newest: an operator sees what there was, and no file grows for ever."""
 
 _One = TypeVar("_One", "MountRecord", "ExportRecord")
 
@@ -59,6 +63,11 @@ class MountRecord:
         return self.workspace, self.drive, self.source
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of it on either machine."""
+        return self.state == RELEASED and self.reason == WITHDRAWN
+
+    @property
     def device(self) -> str:
         """What is mounted, as ``mount`` takes it and the mount table shows it."""
         return argument(self.server_address, self.export)
@@ -87,6 +96,11 @@ class ExportRecord:
     @property
     def key(self) -> tuple[str, str, int, str]:
         return self.workspace, self.drive, self.source, self.client
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is exported: it was withdrawn, or refused before there was anything to withdraw."""
+        return self.state == RELEASED or (self.state == FAILED and not self.path)
 
     @property
     def squashing(self) -> tuple[str, int | None, int | None]:
@@ -183,15 +197,21 @@ def load_exports(places: Places) -> list[ExportRecord]:
 
 
 def write_mounts(places: Places, found: Iterable[MountRecord]) -> None:
-    """Record all network mounts of this machine."""
-    listed = [asdict(one) for one in sorted(found, key=lambda one: one.key)]
+    """Record all network mounts of this machine; of those that are over the newest only."""
+    listed = [asdict(one) for one in sorted(_kept(found), key=lambda one: one.key)]
     records.write(mounts_path(places), {"mounts": listed})
 
 
 def write_exports(places: Places, found: Iterable[ExportRecord]) -> None:
-    """Record all exports of this machine."""
-    listed = [asdict(one) for one in sorted(found, key=lambda one: one.key)]
+    """Record all exports of this machine; of those that are over the newest only."""
+    listed = [asdict(one) for one in sorted(_kept(found), key=lambda one: one.key)]
     records.write(exports_path(places), {"exports": listed})
+
+
+def _kept(found: Iterable[_One]) -> list[_One]:
+    latest = sorted(found, key=lambda one: one.time, reverse=True)
+    over = [one for one in latest if one.is_over]
+    return [one for one in latest if not one.is_over] + over[:_OVER_KEPT]
 
 
 def _load(path: str, key: str, cls: Callable[..., _One], is_sound: Callable[[_One], bool]) -> list[_One]:
