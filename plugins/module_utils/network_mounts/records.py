@@ -29,7 +29,7 @@ EXPORT_STATES = (EXPORTED, RELEASED, FAILED)
 WITHDRAWN = "its export is withdrawn"
 """The reason of a mount that is released on both machines."""
 _OVER_KEPT = 100
-"""How many records of what is over are kept, the newest: an operator sees what there was, and no file grows for ever."""
+"""How many records of what is over are kept, the newest: an operator sees what there was, in files that stay small."""
 
 _One = TypeVar("_One", "MountRecord", "ExportRecord")
 
