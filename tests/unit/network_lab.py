@@ -32,7 +32,6 @@ class Host:
         self.denied: set[str] = set()
         self.busy: set[str] = set()
         monkeypatch.setattr(mount_units, "UNITS", str(self.units))
-        monkeypatch.setattr(mount_units, "WANTED", str(self.units / "remote-fs.target.wants"))
         self.etab = tmp_path / "etab"
         self.stubborn = False
         self.exports = tmp_path / "exports.d"
@@ -65,6 +64,9 @@ class Host:
             self.mounted[name] = Mount(9, 1, "0:9", "/", said["Where"], options, "nfs4", said["What"], options)
 
     def daemon_reload(self) -> None:
+        pass
+
+    def tell(self, verb: str, unit: str) -> None:
         pass
 
     def show(self, names: Sequence[str], _properties: Sequence[str]) -> dict[str, dict[str, str]]:

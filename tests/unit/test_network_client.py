@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from network_lab import Host
 
-from stowage_core.network_mounts import records
+from stowage_core.errors import Refusal
+from stowage_core.network_mounts import at_boot, records
 from stowage_core.network_mounts.client import Asked
-from stowage_core.services.systemd_units import mount_unit
+from stowage_core.services.systemd_units import mount_unit, quote_word
 
 
 @pytest.fixture
@@ -27,13 +29,27 @@ def test_a_mount_is_made_once_and_released_once(host: Host) -> None:
     (record,), differences = host.make(asked())
     name = mount_unit(record.path)
     assert (record.state, record.proto, differences.changed) == ("Bound", "tcp", True)
-    assert (host.units / name).exists() and (host.units / "remote-fs.target.wants" / name).is_symlink()
+    assert (host.units / name).exists()
+    assert f"ExecStart=systemctl start -- {quote_word(name)}\n" in Path(at_boot.path()).read_text()
+    assert os.readlink(host.units / "multi-user.target.wants" / at_boot.SERVICE) == at_boot.path()
     again, differences = host.make(asked())
     assert (again, differences.changed) == ([record], False)
     (released,), differences = host.release()
     assert (released.state, differences.actions[0]) == ("Released", f"unmount {record.path}")
-    assert not list(host.units.rglob("*.mount")) and not host.mounted
+    assert not [path for path in host.units.rglob("*") if not path.is_dir()] and not host.mounted
     assert not host.release()[1].changed
+
+
+def test_what_is_mounted_is_mounted_again_at_a_boot(host: Host) -> None:
+    host.denied = {"vision.imagenet-0"}
+    found, _differences = host.make(asked(), asked("coco"), asked("celeba"))
+    made = [one.path for one in found[1:]]
+    names = sorted(mount_unit(path) for path in made)
+    assert f"start -- {' '.join(map(quote_word, names))}\n" in Path(at_boot.path()).read_text()
+    (host.units / at_boot.SERVICE).write_text("[Service]\n")
+    with pytest.raises(Refusal, match="stowage-network-mounts.service"):
+        host.make(asked("other"))
+    assert [mount.point for mount in host.mounted.values()] == made
 
 
 def test_a_mount_that_fails_leaves_the_host_as_it_was_and_says_no_change(host: Host) -> None:

@@ -15,7 +15,7 @@ from stowage_core import own_files
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.facts import networks
-from stowage_core.network_mounts import leaving, records
+from stowage_core.network_mounts import at_boot, leaving, records
 from stowage_core.network_mounts.client import Asked
 from stowage_core.network_mounts.exports import Export
 from stowage_core.runs import pins
@@ -134,10 +134,14 @@ def test_units_without_a_record_go_unless_something_is_mounted(host: Host) -> No
     with pytest.raises(Refusal, match="is mounted, and there is no record of it; systemctl stop "):
         leave(host)
     host.mounted.clear()
-    assert leave(host).actions == [f"remove {host.units / name}"] and left(host) == []
-    link = host.units / "remote-fs.target.wants" / name
-    link.symlink_to(host.units / name)
-    assert leave(host).changed and not link.is_symlink()
+    assert leave(host).actions == [
+        f"systemctl stop {at_boot.SERVICE}",
+        f"remove {at_boot.path()}",
+        f"remove {at_boot.link()}",
+        "systemctl daemon-reload",
+        f"remove {host.units / name}",
+    ]
+    assert left(host) == []
 
 
 def test_an_export_without_a_record_is_nobody_knows_whose(host: Host) -> None:

@@ -41,9 +41,6 @@ def test_unit() -> None:
         "Options=ro,vers=4.2,proto=tcp,hard,timeo=600,retrans=2,port=2049,retry=0,nosuid,nodev",
         "TimeoutSec=30",
         "DirectoryMode=0700",
-        "",
-        "[Install]",
-        "WantedBy=remote-fs.target",
     ]
 
 

@@ -23,9 +23,9 @@ from ..mounts import Mount
 from ..paths import check_path
 from ..places import Places
 from ..runs import pins
-from ..services.systemd_units import RunCommand, Systemctl
+from ..services.systemd_units import RunCommand, Systemctl, mount_unit
 from ..syscalls import unmount_forced
-from . import mount_units, mountstats, records
+from . import at_boot, mount_units, mountstats, records
 from .exports import check_address
 from .mount_units import RDMA, TCP, MountUnit
 from .records import BOUND, FAILED, PENDING, RELEASED, RELEASING, WITHDRAWN, MountRecord
@@ -128,6 +128,7 @@ class Client:
 
     def __post_init__(self) -> None:
         self.known = {one.key: one for one in records.load_mounts(self.places)}
+        own_files.read_ours(at_boot.path())  # refuses somebody else's before anything is changed
 
     # -- Making
 
@@ -148,6 +149,7 @@ class Client:
                 missing.append(one)
         found.update(self._mount(missing))
         self._write(found.values())
+        self._keep_at_boot()
         return [self.known[one.key] for one in asked]
 
     def _there(self, one: Asked, table: Sequence[Mount]) -> MountRecord | None:
@@ -269,7 +271,7 @@ class Client:
     # -- Units
 
     def _keep_unit(self, unit: MountUnit, reload: bool = True) -> None:
-        """Have the unit as it should be, and wanted at every boot."""
+        """Have the unit as it should be."""
         found = own_files.read_ours(unit.path)
         content = None if found is None else found[0]
         stale = self.differences.note(
@@ -277,26 +279,25 @@ class Client:
         )
         if stale:
             self.differences.do(f"write {unit.path}", lambda: json_records.write_bytes(unit.path, unit.content))
-        link = _wanted_link(unit.path)
-        if self.differences.note(f"{unit.name} at every boot", True, os.path.islink(link)):
-            self.differences.do(f"link {link}", partial(_link, unit, link))
-            stale = True
         if stale and reload:
             self.differences.do("systemctl daemon-reload", self.systemctl.daemon_reload)
 
     def remove_unit(self, path: str) -> None:
-        """Remove the unit at *path* if it is ours, and its link for every boot."""
-        found, link = own_files.read_ours(path), _wanted_link(path)
-        if found is None and not os.path.islink(link):
+        """Remove the unit at *path* if it is ours."""
+        found = own_files.read_ours(path)
+        if found is None:
             return
 
         def remove() -> None:
-            json_records.remove(link)
             json_records.remove(path)
             self.systemctl.daemon_reload()
 
-        self.differences.note(f"unit {path}", None, own_files.in_lines(found[0]) if found else [link])
+        self.differences.note(f"unit {path}", None, own_files.in_lines(found[0]))
         self.differences.do(f"remove {path}", remove)
+
+    def _keep_at_boot(self) -> None:
+        lasting = [one for one in self.known.values() if one.state in (BOUND, RELEASING)]
+        at_boot.keep([mount_unit(one.path) for one in lasting], self.systemctl, self.differences)
 
     # -- Releasing
 
@@ -318,6 +319,7 @@ class Client:
                 continue
             changed.append(self._release(record))
         self._write(changed)
+        self._keep_at_boot()
         left = [one for _key, one in sorted(self.known.items()) if wanted is None or one.key in wanted]
         return [one for one in left if one.reason != WITHDRAWN]
 
@@ -373,12 +375,3 @@ def answers(path: str) -> bool:
     except StowageError:
         return False
     return True
-
-
-def _wanted_link(path: str) -> str:
-    return os.path.join(mount_units.WANTED, os.path.basename(path))
-
-
-def _link(unit: MountUnit, link: str) -> None:
-    json_records.make_directory(os.path.dirname(link))
-    os.symlink(unit.path, link)

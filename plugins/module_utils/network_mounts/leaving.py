@@ -24,7 +24,8 @@ from .records import EXPORTED, FAILED, RELEASED, MountRecord
 def candidates(places: Places) -> Iterator[str]:
     """Return the files that may be those of network mounts and exports."""
     yield from (os.path.join(exports.DIRECTORY, name) for name in _names(exports.DIRECTORY, "stowage-", ".exports"))
-    yield from _units(mount_units.UNITS, places)
+    names = _names(mount_units.UNITS, f"{escape_path(mount_units.root(places))}-", ".mount")
+    yield from (os.path.join(mount_units.UNITS, name) for name in names)
 
 
 def leave(client: Client, exporting: Exporting, own: Collection[str]) -> None:
@@ -36,7 +37,6 @@ def leave(client: Client, exporting: Exporting, own: Collection[str]) -> None:
     mounted = [one for one in client.known.values() if one.state != RELEASED]
     units = {mount_units.unit_path(one.path) for one in mounted}
     others = [path for path in own if path.startswith(mount_units.UNITS) and path not in units]
-    others += [path for path in _units(mount_units.WANTED, client.places) if not os.path.lexists(path)]  # but its link
     _check_mounts(client.places, mounted)
     _check_unknown_mounts(others)
     _check_exports(exporting, [path for path in own if path.startswith(exports.DIRECTORY)])
@@ -88,12 +88,6 @@ def _check_exports(exporting: Exporting, files: Collection[str]) -> None:
         if path not in known:
             remedy = "see that its machine has not mounted it, withdraw it with exportfs -u, and remove the file"
             raise Refusal(path, "there is no record of it", remedy)
-
-
-def _units(directory: str, places: Places) -> list[str]:
-    """Return the files of the units of network mounts that *directory* has, or links to."""
-    names = _names(directory, f"{escape_path(mount_units.root(places))}-", ".mount")
-    return [os.path.join(mount_units.UNITS, name) for name in names]
 
 
 def _names(directory: str, prefix: str, suffix: str) -> list[str]:

@@ -18,7 +18,6 @@ from .exports import argument
 from .server import RDMA_PORT
 
 UNITS = "/etc/systemd/system"
-WANTED = f"{UNITS}/remote-fs.target.wants"
 FSTYPE = "nfs4"
 TCP, RDMA = "tcp", "rdma"
 MOUNT_LIMIT_S = 30
@@ -51,7 +50,7 @@ def unit_path(point: str) -> str:
 
 @dataclass(frozen=True)
 class MountUnit:
-    """A network mount as systemd is to mount it, now and at every boot."""
+    """A network mount as systemd is to mount it."""
 
     point: str
     address: str
@@ -102,9 +101,6 @@ class MountUnit:
             f"Options={','.join(self.options)}",
             f"TimeoutSec={MOUNT_LIMIT_S}",
             "DirectoryMode=0700",
-            "",
-            "[Install]",
-            "WantedBy=remote-fs.target",
         ]
         return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
 
