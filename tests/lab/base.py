@@ -158,6 +158,8 @@ class Host:
     kind: str = "nspawn"
     other_address: str = ""
     """A second one on the same interface."""
+    rdma_address: str = ""
+    """On an interface of its own, which RDMA goes over."""
     disks: dict[str, str] = field(default_factory=dict)
     """Filesystem types by mount point."""
 

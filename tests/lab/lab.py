@@ -120,7 +120,8 @@ def inventory(lab: Lab, hosts: list[Host]) -> str:
 
 def variables(host: Host) -> dict[str, object]:
     found: dict[str, object] = {"ansible_host": host.address, "lab_disks": host.disks}
-    return {**found, "lab_other_address": host.other_address} if host.other_address else found
+    others = {"lab_other_address": host.other_address, "lab_rdma_address": host.rdma_address}
+    return found | {name: address for name, address in others.items() if address}
 
 
 def up(lab: Lab, kind: str, names: list[str], disks: list[str], size: str) -> None:

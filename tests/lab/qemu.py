@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hosts with Debian's own kernel, on QEMU's emulated processor: for what the kernel of the machine outside lacks.
 
-They have NFS and its server, RDMA (in software, on the lab's network: RoCE) and disks of every medium.
+They have NFS and its server, RDMA in software (RoCE, on a wire of their own), and disks of every medium.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import ipaddress
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import base
-from base import Host, Lab, run, write
+from base import Host, Lab, LabError, run, write
 
 NEEDED = {"qemu-system-x86_64": "qemu-system-x86", "cpio": "cpio", "unxz": "xz-utils"}
 START_LIMIT_S = 180
@@ -22,6 +23,8 @@ START_LIMIT_S = 180
 MACHINE = "q35,sata=off,smbus=off,i8042=off,vmport=off"
 MEMORY_MIB = 1024
 INTERFACE = "eth0"
+RDMA_INTERFACE = "eth1"
+RDMA_NETWORK = ipaddress.ip_network("10.214.0.0/24")  # nothing else is on that wire
 
 PACKAGES = (
     *base.PACKAGES,
@@ -80,16 +83,16 @@ RAID_MEMBERS = ("raid0", "raid1")
 
 # As the driver of a real adapter does it when the host starts.
 RDMA = f"""[Unit]
-Description=RDMA in software on {INTERFACE}
-BindsTo=sys-subsystem-net-devices-{INTERFACE}.device
-After=sys-subsystem-net-devices-{INTERFACE}.device
+Description=RDMA in software on {RDMA_INTERFACE}
+BindsTo=sys-subsystem-net-devices-{RDMA_INTERFACE}.device
+After=sys-subsystem-net-devices-{RDMA_INTERFACE}.device
 Before=network.target
 
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=modprobe rdma_rxe
-ExecStart=rdma link add rxe0 type rxe netdev {INTERFACE}
+ExecStart=rdma link add rxe0 type rxe netdev {RDMA_INTERFACE}
 """
 # Once; afterwards udev assembles it from what is on its members.
 RAID = """[Unit]
@@ -139,11 +142,14 @@ def root_image(suite: str) -> Path:
 
 def plan(name: str, number: int, network: list[str], disks: list[str]) -> Host:
     """The host called *name*, the one of that number (from 1) in a lab."""
+    if number > 2:
+        raise LabError(f"{name}: hosts with a kernel of their own are at most two, the ends of one wire")
     mounts = {f"/mnt/nvme{n}": fstype for n, fstype in enumerate(disks)}
-    # More disks for the one, another address for the others: as a client that is not the one it should be.
+    host = Host(name, network[10 + number], "qemu", rdma_address=str(RDMA_NETWORK[10 + number]), disks=mounts)
+    # More disks for the one, another address for the other: as a client that is not the one it should be.
     if number == 1:
-        return Host(name, network[10 + number], "qemu", disks=mounts | OTHER_DISKS)
-    return Host(name, network[10 + number], "qemu", other_address=network[110 + number], disks=mounts)
+        return replace(host, disks=mounts | OTHER_DISKS)
+    return replace(host, other_address=network[110 + number])
 
 
 def images(host: Host) -> list[str]:
@@ -167,6 +173,8 @@ def prepare(lab: Lab, host: Host, hosts: list[Host], size: str) -> None:
             base.seed_unit(files, "lab-raid.service", RAID.format(mkfs=" ".join(base.MKFS[fstype])), "sysinit.target")
         else:
             run(*base.MKFS[fstype], "-L", name, lab.home / host.name / f"{name}.img")
+    rdma = f"[Match]\nName={RDMA_INTERFACE}\n\n[Network]\nAddress={host.rdma_address}/{RDMA_NETWORK.prefixlen}\n"
+    write(files / "etc/systemd/network/20-rdma.network", rdma)
     base.seed_unit(files, "lab-rdma.service", RDMA, "multi-user.target")
     # A tap device is QEMU's own and goes with it.
     write(lab.home / host.name / "tap", f'#!/bin/sh\nip link set "$1" master {lab.bridge} up\n', 0o755)
@@ -174,7 +182,8 @@ def prepare(lab: Lab, host: Host, hosts: list[Host], size: str) -> None:
 
 def start(lab: Lab, host: Host) -> None:
     home = lab.home / host.name
-    mac = "52:54:" + ":".join(f"{byte:02x}" for byte in ipaddress.ip_address(host.address).packed)
+    wires = [str(lab.control_path / f"{each.name}.wire") for each in sorted(lab.hosts(), key=lambda one: one != host)]
+    wire = f"dgram,id=wire,local.type=unix,local.path={wires[0]},remote.type=unix,remote.path={wires[-1]}"
     command = [
         *(
             "qemu-system-x86_64",
@@ -191,13 +200,19 @@ def start(lab: Lab, host: Host) -> None:
         *("-kernel", str(home / "kernel"), "-initrd", str(home / "initrd")),
         *("-append", " ".join(KERNEL_ARGUMENTS)),
         *("-netdev", f"tap,id=lan,script={home / 'tap'},downscript=no"),
-        *("-device", f"virtio-net-pci,netdev=lan,mac={mac}", "-device", "virtio-rng-pci", "-device", "virtio-scsi-pci"),
+        *("-device", f"virtio-net-pci,netdev=lan,mac={mac(host.address)}", "-netdev", wire),
+        *("-device", f"virtio-net-pci,netdev=wire,mac={mac(host.rdma_address)}"),
+        *("-device", "virtio-rng-pci", "-device", "virtio-scsi-pci"),
         *drive("root", home),
         *("-device", "virtio-blk-pci,drive=root"),
     ]
     for name in images(host):
         command += [*drive(name, home), "-device", DEVICES[name.rstrip("0123456789")].format(name=name)]
     base.spawn(lab, host, 'umount "$2/root"\n', command)
+
+
+def mac(address: str) -> str:
+    return "52:54:" + ":".join(f"{byte:02x}" for byte in ipaddress.ip_address(address).packed)
 
 
 def drive(name: str, home: Path) -> tuple[str, str]:
