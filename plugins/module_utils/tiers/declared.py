@@ -37,6 +37,8 @@ LONGEST_GRACE_PERIOD = 3600
 
 _DEVICES = "/dev/infiniband"
 _WHY_APART = "members in one directory destroy each other's buckets, and deletion of one would empty the other"
+_UNREADABLE = -1
+"""A size that is refused: it is declared, and so no other rule misses it."""
 _LARGEST = 2**63 - 1
 _MODE = re.compile(r"0?[0-7]{3}", re.ASCII)
 _ACCOUNT = re.compile(r"[0-9]+|[a-z_][a-z0-9_-]*\$?", re.ASCII)
@@ -330,11 +332,11 @@ def _extra_environment(fields: Fields) -> dict[str, str]:
 def _tier(value: Any, where: str, store: str, problems: list[str]) -> Tier:
     fields = Fields(value, f"{where}.", problems, _TIER_FIELDS)
     path = fields.checked("path", _path, "") if fields.is_mapping else ""
-    capacity = fields.checked("capacity", _quantity, 0)
+    capacity = fields.checked("capacity", _quantity, _UNREADABLE)
     key_limit = fields.integer("key_limit", 0, 0, _LARGEST)
     eviction = None
     if fields.value("eviction") is not None:
-        eviction = _eviction(fields, store, bool(fields.value("capacity")), bool(fields.value("key_limit")))
+        eviction = _eviction(fields, store, capacity != 0, bool(fields.value("key_limit")))
     return Tier(path, capacity, key_limit, eviction, fields.boolean("clean_after_delete", False))
 
 
@@ -377,7 +379,7 @@ def _watermark(fields: Fields) -> Watermark:
 def _path(value: Any, name: str) -> str:
     path = check_path(value, name)
     if overlap(path, _DEVICES):
-        rule = f"{quoted(path)} {relation(path, _DEVICES)} {_DEVICES}, where a container is given the devices of its network"
+        rule = f"{quoted(path)} {relation(path, _DEVICES)} {_DEVICES}, where a container is given its network devices"
         raise Refusal(name, f"{rule}: one would hide the other", "name another directory")
     return path
 
