@@ -377,6 +377,15 @@ def _watermark(fields: Fields) -> Watermark:
 
 
 def _path(value: Any, name: str) -> str:
+    if isinstance(value, str) and value != value.strip():
+        rule = f"{quoted(value)} may not begin or end with whitespace"
+        raise Refusal(name, f"{rule}: it is taken as written, which is another directory than the one that is read")
+    if isinstance(value, str) and value and not value.strip("/"):
+        rule = "must not be the root directory: the host's whole filesystem would be the store's"
+        raise Refusal(name, rule, "name a directory below it")
+    if isinstance(value, str) and ".." in value.split("/"):
+        rule = f"{quoted(value)} may not contain a '..' component"
+        raise Refusal(name, f"{rule}: the store refuses such a path before it looks whether there is anything")
     path = check_path(value, name)
     if overlap(path, _DEVICES):
         rule = f"{quoted(path)} {relation(path, _DEVICES)} {_DEVICES}, where a container is given its network devices"

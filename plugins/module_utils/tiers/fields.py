@@ -80,7 +80,7 @@ class Fields:
     def text(self, name: str) -> str:
         """Return a text, empty when it is left out; a whole number, as ``owner: 65532``, is one too."""
         value = self.value(name)
-        if value is None:
+        if value in (None, ""):
             return ""
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
