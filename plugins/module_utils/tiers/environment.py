@@ -99,9 +99,8 @@ def check_extra_variable(name: Any, where: str) -> None:
         raise Refusal(where, "is not a variable's name", "it has letters, digits and _, and no digit at its beginning")
     if name in RENDERED:
         rule = "is rendered from local_disks, and whichever of two variables of one name wins is up to the runtime"
-        raise Refusal(
-            where, rule, "say it in local_disks" if name not in (BUCKET_SIZE_LIMIT, BUCKET_KEYS_LIMIT) else ""
-        )
+        is_fixed = name in (BUCKET_SIZE_LIMIT, BUCKET_KEYS_LIMIT)
+        raise Refusal(where, rule, "leave it out" if is_fixed else "say it there")
     if name in _OLDER_NAMES:
         rule = f"is the store's older name of {_OLDER_NAMES[name]}, which is rendered from local_disks"
         raise Refusal(where, rule, "say it there")
