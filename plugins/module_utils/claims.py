@@ -159,6 +159,11 @@ def _kind(entry: Entry) -> str:
     return str(entry["kind"]).replace("-", " ")
 
 
+def _named(entry: Entry) -> str:
+    """Return whose a claim is, where the host may have several of its kind."""
+    return f" {entry['name']}" if entry["kind"] == "tier" and entry.get("name") else ""
+
+
 def of_stowage(places: Places, entries: Mapping[str, Entry], unseen: Collection[str] = ()) -> dict[str, str]:
     """Return what is Stowage's own on this host: nothing else may be laid over it, or into it.
 
@@ -168,7 +173,7 @@ def of_stowage(places: Places, entries: Mapping[str, Entry], unseen: Collection[
     taken = dict.fromkeys((places.etc, places.var, places.run), "Stowage's own directory")
     for path, entry in entries.items():
         gone = f" (not mounted; if it is gone for good, forget: {entry['identity']})" if path in unseen else ""
-        taken[path] = f"the {_kind(entry)}{gone}"
+        taken[path] = f"the {_kind(entry)}{_named(entry)}{gone}"
     for location in data_locations.load_former(places):
         taken[location.path] = "the former data location"
     present = data_locations.load(places)

@@ -6,12 +6,13 @@
 Whoever holds several takes them in this order, so that no two wait for each other:
 
 1. :func:`worker_lock`, for the mounts of one worker;
-2. :func:`host_lock`, for what is claimed and declared;
-3. :func:`location_lock`, for the data location: shared by whoever makes copies in it, alone for a change of it;
-4. :func:`network_lock`, for network mounts and exports: shared by whoever uses one, alone for making or releasing it;
-5. a copy's own lock (:func:`lock`, :func:`try_lock`), in the data location;
-6. :func:`run_lock`, for the pins of a run;
-7. :func:`records_lock`, for the records of copies.
+2. :func:`tier_lock`, for the tiers, also while one is emptied;
+3. :func:`host_lock`, for what is claimed and declared;
+4. :func:`location_lock`, for the data location: shared by whoever makes copies in it, alone for a change of it;
+5. :func:`network_lock`, for network mounts and exports: shared by whoever uses one, alone for making or releasing it;
+6. a copy's own lock (:func:`lock`, :func:`try_lock`), in the data location;
+7. :func:`run_lock`, for the pins of a run;
+8. :func:`records_lock`, for the records of copies.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ def host_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractConte
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """
     return _held(places, places.host_lock, timeout)
+
+
+def tier_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which tiers are declared, emptied and given up: by one at a time.
+
+    :raises StowageError: when another process holds it for longer than *timeout* seconds
+    """
+    return _held(places, os.path.join(places.run, "tiers.lock"), timeout)
 
 
 def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:

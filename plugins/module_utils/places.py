@@ -78,6 +78,16 @@ class Places:
         return os.path.join(self.var, "sources")
 
     @property
+    def tiers_json(self) -> str:
+        """The KV-cache backends, as declared."""
+        return os.path.join(self.etc, "tiers.json")
+
+    @property
+    def tiers_found_json(self) -> str:
+        """What was found when their tiers were claimed."""
+        return os.path.join(self.var, "tiers.json")
+
+    @property
     def runs_json(self) -> str:
         return os.path.join(self.var, "runs.json")
 

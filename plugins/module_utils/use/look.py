@@ -50,6 +50,8 @@ class Subject:
     """Directories within the filesystem that hold nothing but copies."""
     paths: tuple[str, ...]
     """Where it is on this host, and where it was before it was moved aside."""
+    mounted: tuple[str, ...] = ()
+    """Where it is mounted itself, being all of a filesystem: such a mount is no use."""
 
     @classmethod
     def of(cls, name: str, fd: int, drives_fd: int, mounts: Sequence[Mount]) -> Subject:
@@ -137,7 +139,7 @@ def _evidence(
     for text in held.unknown:
         yield f"could not be determined: {text}"
     for view in namespaces.views:
-        yield from uses(view, subject.device, subject.place, subject.around)
+        yield from uses(view, subject.device, subject.place, subject.around, subject.mounted)
     for overlay in namespaces.overlays.values():
         yield from _named(subject, overlay)
     for overlay, text in namespaces.doubts:

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .. import mounts as mount_table
@@ -372,14 +372,18 @@ def _device(status: os.stat_result) -> str:
     return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
 
 
-def uses(view: View, device: str, place: str, around: Sequence[str]) -> Iterator[str]:
+def uses(
+    view: View, device: str, place: str, around: Sequence[str], mounted: Collection[str] = ()
+) -> Iterator[str]:
     """Tell each mount in *view* that makes the directory at *place* of the filesystem *device* a used one.
 
     :param around: directories that hold nothing but such directories: a mount of one of them is a use of all
+    :param mounted: where a mount of it is no use
     """
     by_id = {mount.id: mount for mount in view.mounts}
     for mount in view.mounts:
-        if mount.device == device and (is_within(mount.root, place) or mount.root in around):
+        whole = mount.root == place and mount.point in mounted
+        if mount.device == device and not whole and (is_within(mount.root, place) or mount.root in around):
             yield f"mounted at {printable(mount.point)} in {view.seen_by}"
         above = by_id.get(mount.parent)
         if above is None or above is mount or above.device != device or not is_within(mount.point, above.point):
