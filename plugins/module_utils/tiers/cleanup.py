@@ -1,0 +1,273 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Emptying the directory of a tier whose backend is deleted: the content goes, the directory stays.
+
+Before anything goes, the kernel's evidence must say that nothing in it is in use, and no store process may be on it.
+While it goes, the claim is read again and again: with it gone, or another one laid over it, the work ends at once.
+So it does when its time is over. Nothing is deleted across a mount.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .. import claims
+from .. import mounts as mount_table
+from ..errors import StowageError, one_line, printable
+from ..eviction import write_leases
+from ..mounts import Mount
+from ..owner import Registry, read_mark
+from ..places import Places
+from ..syscalls import open_beneath
+from ..trees.emptying import empty
+from ..use.look import InUse, Subject, in_use
+from ..use.mounts import place_in_filesystem
+from . import processes
+from .claim import KIND, open_directory
+from .survey import marked_below
+
+DEADLINE_S = 300.0
+"""How long one tier may take, from the beginning of its own cleanup: a host is not waited for forever."""
+
+CLEANED = "TierCleaned"
+NOT_CLEANED = "TierNotCleaned"
+SHARED_PATH = "TierSharedPath"
+PARTLY_CLEANED = "TierPartlyCleaned"
+
+_LOOK_AGAIN_S = 2.0
+"""How often store processes and other claims are looked for while files go; the own claim is read all the time."""
+
+
+class NotCleaned(StowageError):
+    """The cleanup was refused, or has ended early.
+
+    :param reason: one of the reasons of events
+    :param files: how many were deleted before
+    """
+
+    def __init__(self, reason: str, why: str, files: int = 0) -> None:
+        self.reason = reason
+        self.why = why
+        self.files = files
+        super().__init__(why)
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was deleted."""
+
+    files: int
+    directories: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The claim under which a directory is emptied."""
+
+    name: str
+    path: str
+    identity: str
+    host: str
+
+
+class Cleanup:
+    """The cleanup of one tier.
+
+    :param look: how what is in use is found out
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        claim: Claim,
+        mounts: Sequence[Mount],
+        *,
+        deadline_s: float = DEADLINE_S,
+        look: InUse = in_use,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._places = places
+        self._claim = claim
+        self._mounts = mounts
+        self._clock = clock
+        self._look = look
+        self._deadline_s = deadline_s
+        self._end = clock() + deadline_s
+        self._again = 0.0
+        self._files = 0
+
+    def check_stopped(self) -> None:
+        """Refuse while a store process is on the directory: without the claim another one might come to it.
+
+        :raises NotCleaned: then, or when it is not the directory that was claimed
+        """
+        fd = self._open()
+        try:
+            self._check_stopped(fd)
+        finally:
+            os.close(fd)
+
+    def check(self) -> int:
+        """Return how many entries would go, or refuse.
+
+        :raises NotCleaned: when anything is in the way
+        """
+        fd = self._open()
+        try:
+            self._check_unused(fd)
+            return len(os.listdir(fd))
+        except OSError as error:
+            raise NotCleaned(NOT_CLEANED, one_line(error, printable(self._claim.path))) from error
+        finally:
+            os.close(fd)
+
+    def run(self) -> Cleaned:
+        """Empty the directory.
+
+        :raises NotCleaned: when it was refused, or has ended before the directory was empty
+        """
+        fd = self._open()
+        try:
+            self._check_unused(fd)
+            self._go_on(fd, 0)
+            done = empty(fd, progress=lambda files: self._go_on(fd, files))
+            self._files = done.files
+            left = done.left or tuple(f"{printable(name)} came meanwhile" for name in _names(fd)[:1])
+        except OSError as error:
+            raise self._stopped(NOT_CLEANED, one_line(error, printable(self._claim.path))) from error
+        finally:
+            os.close(fd)
+        if left:
+            more = f" and {len(left) - 1} more" if left[1:] else ""
+            raise NotCleaned(PARTLY_CLEANED, f"{self._reached()}; what is left: {left[0]}{more}", self._files)
+        return Cleaned(done.files, done.directories)
+
+    # -- Before
+
+    def _open(self) -> int:
+        """Return the directory, open, when it is the one that was claimed."""
+        path = printable(self._claim.path)
+        try:
+            fd = open_directory(self._claim.path, self._mounts)
+        except OSError as error:
+            raise NotCleaned(
+                NOT_CLEANED, f"{path}: {error.strerror}; its disk is not mounted, or it was removed"
+            ) from error
+        why = self._lost(fd)
+        if why:
+            os.close(fd)
+            raise NotCleaned(NOT_CLEANED, f"{path}: {why}")
+        return fd
+
+    def _check_unused(self, fd: int) -> None:
+        """Refuse while a store process is on the directory, or anything in it is in use; and what others have in it."""
+        path = printable(self._claim.path)
+        shared = self._shared()
+        if shared:
+            raise NotCleaned(SHARED_PATH, shared)
+        self._check_stopped(fd)
+        inside = marked_below(fd)
+        if inside:
+            raise NotCleaned(SHARED_PATH, f"{path}: what is in it may be another's: {inside}")
+        subject = self._subject(fd)
+        evidence = self._look([subject], alive=self._in_time)[subject.name]
+        if evidence:
+            more = f" (and {len(evidence) - 1} more)" if evidence[1:] else ""
+            raise NotCleaned(NOT_CLEANED, f"{path}: in use: {evidence[0]}{more}")
+        held = write_leases.open_file(fd, alive=self._in_time)
+        if held:
+            raise NotCleaned(NOT_CLEANED, f"{path}: in use: {held}")
+
+    def _check_stopped(self, fd: int) -> None:
+        busy = processes.why_busy(self._claim.path, os.fstat(fd))
+        if busy:
+            raise NotCleaned(NOT_CLEANED, f"{printable(self._claim.path)}: {busy}; stop it first")
+
+    def _subject(self, fd: int) -> Subject:
+        path = self._claim.path
+        mount = mount_table.of_fd(fd, self._mounts)
+        whole = (path,) if mount.point == path else ()
+        place = place_in_filesystem(path, mount)
+        return Subject(os.path.basename(path), fd, mount.device, place, (), (path,), whole)
+
+    def _in_time(self) -> None:
+        if self._clock() >= self._end:
+            raise self._stopped(NOT_CLEANED, f"its {self._deadline_s:g} s are over")
+
+    # -- While it goes on
+
+    def _go_on(self, fd: int, files: int) -> None:
+        """Raise when the work has to end; called between deletions."""
+        self._files = files
+        self._in_time()
+        why = self._lost(fd)
+        if why:
+            raise self._stopped(NOT_CLEANED, why)
+        if self._clock() < self._again:
+            return
+        shared = self._shared()
+        if shared:
+            raise self._stopped(SHARED_PATH, shared)
+        busy = processes.why_busy(self._claim.path, os.fstat(fd))
+        if busy:
+            raise self._stopped(NOT_CLEANED, busy)
+        self._again = self._clock() + _LOOK_AGAIN_S
+
+    def _lost(self, fd: int) -> str:
+        """Return why the directory open at *fd* is no longer this claim's to empty; empty when it is."""
+        claim = self._claim
+        try:
+            mark = read_mark(fd)
+        except StowageError as error:
+            return str(error)
+        if mark is None or (mark.kind, mark.name, mark.identity) != (KIND, claim.name, claim.identity):
+            return f"it does not bear the owner mark of tier {claim.name} of host {claim.host}"
+        try:
+            there = os.lstat(claim.path)
+        except OSError as error:
+            return f"it is not at its path any more: {error.strerror}"
+        if not os.path.samestat(there, os.fstat(fd)):
+            return "something else is at its path now"
+        entries = Registry(self._places).all()
+        if entries.get(claim.path, {}).get("identity") != claim.identity:
+            return "its claim is not registered any more"
+        return ""
+
+    def _shared(self) -> str:
+        """Return which other claim lies over the tier's path; empty when none does."""
+        entries: dict[str, claims.Entry] = {**Registry(self._places).all()}
+        entries.pop(self._claim.path, None)
+        for taken in self._taken(entries):
+            found = claims.overlapping(self._claim.path, taken, self._mounts)
+            if found is not None:
+                lies, what, other = found
+                return f"{printable(self._claim.path)} {lies} {what} {printable(other)}"
+        return ""
+
+    def _taken(self, entries: dict[str, claims.Entry]) -> Iterator[dict[str, str]]:
+        yield claims.of_stowage(self._places, entries)
+        yield claims.of_layout(self._places)
+        yield claims.of_drives(self._places, self._claim.host)
+
+    def _stopped(self, reason: str, why: str) -> NotCleaned:
+        """Return the error for work that ends here; what was deleted decides what it is called."""
+        if not self._files:
+            return NotCleaned(reason, why)
+        reason = PARTLY_CLEANED if reason == NOT_CLEANED else reason
+        return NotCleaned(reason, f"stopped, {self._reached()}: {why}", self._files)
+
+    def _reached(self) -> str:
+        return f"{self._files} file{'' if self._files == 1 else 's'} of {printable(self._claim.path)} deleted"
+
+
+def _names(fd: int) -> list[str]:
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    again = open_beneath(fd, b".")
+    try:
+        return sorted(os.listdir(again))
+    finally:
+        os.close(again)

@@ -1,0 +1,122 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Processes of the store on this host: each tells by its environment which directory it keeps its tier in.
+
+A container has names of its own. So directories are compared by device and inode, as they are from where the process
+is. What a process sets for itself after its start cannot be seen here; what it has open is the matter of ``use``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import one_line, printable
+from ..use.child import NoAnswerError, answer_of, progress
+
+PREFIX = "MOONCAKE_OFFLOAD_"
+PATH = PREFIX + "FILE_STORAGE_PATH"
+_DEADLINE_S = 10.0
+_LONGEST = 64
+
+
+@dataclass(frozen=True)
+class StoreProcess:
+    """One process with the store's settings in its environment."""
+
+    pid: int
+    command: str
+    path: str
+    """The directory as the process names it."""
+    device: int | None = None
+    inode: int | None = None
+    """Where that leads to from where the process is; None when nothing is there."""
+    unknown: str = ""
+    """Why it cannot be told where it leads to."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """All of the store's settings that the process was started with."""
+
+    @property
+    def described(self) -> str:
+        return f"process {self.pid} ({printable(self.command)})"
+
+
+def store_processes(proc: str = "/proc") -> list[StoreProcess]:
+    """Return the processes of this host that keep a tier.
+
+    :raises NoAnswerError: when the look fails, or one of their directories does not answer
+    """
+    found: list[dict[str, Any]] = answer_of(lambda: _look(proc), _DEADLINE_S)
+    return [StoreProcess(**one) for one in found]
+
+
+def on_directory(path: str, status: os.stat_result, processes: Sequence[StoreProcess]) -> list[StoreProcess]:
+    """Return those of *processes* that are, or may be, on the directory *path*."""
+    return [
+        one
+        for one in processes
+        if (one.device, one.inode) == (status.st_dev, status.st_ino)
+        or one.unknown
+        or os.path.normpath(one.path) == path
+    ]
+
+
+def why_busy(path: str, status: os.stat_result) -> str:
+    """Return which store process is, or may be, on the directory *path*, in one line; empty when none is."""
+    try:
+        users = on_directory(path, status, store_processes())
+    except NoAnswerError as error:
+        return f"whether a store process is on it could not be determined: {error}"
+    if not users:
+        return ""
+    first = users[0]
+    if first.unknown:
+        return f"{first.described} is a store process whose directory could not be determined: {first.unknown}"
+    return f"{first.described} is a store process on it"
+
+
+def parse_environment(data: bytes) -> dict[str, str]:
+    """Return the store's settings in an environment as ``/proc`` shows it; the first of a name counts, as in libc."""
+    found: dict[str, str] = {}
+    for entry in data.split(b"\0"):
+        name, equals, value = os.fsdecode(entry).partition("=")
+        if equals and name.startswith(PREFIX):
+            found.setdefault(name, value)
+    return found
+
+
+def _look(proc: str) -> list[dict[str, Any]]:
+    found = []
+    for name in filter(str.isdigit, os.listdir(proc)):
+        progress()
+        base = os.path.join(proc, name)
+        try:
+            with open(os.path.join(base, "environ"), "rb") as stream:
+                settings = parse_environment(stream.read())
+            if not settings.get(PATH):
+                continue
+            with open(os.path.join(base, "comm"), "rb") as stream:
+                command = os.fsdecode(stream.read().rstrip(b"\n"))[:_LONGEST]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        found.append(
+            {"pid": int(name), "command": command, "path": settings[PATH], "settings": settings}
+            | _identity(base, settings[PATH])
+        )
+    return found
+
+
+def _identity(base: str, path: str) -> dict[str, Any]:
+    """Return device and inode of *path* as a process sees it; a relative one begins in its working directory."""
+    start = os.path.join(base, "root") if path.startswith("/") else os.path.join(base, "cwd")
+    try:
+        # The store refuses a symbolic link; and from here one would lead elsewhere.
+        status = os.stat(os.path.join(start, path.lstrip("/")), follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
+        return {}
+    except OSError as error:
+        return {"unknown": one_line(error)}
+    return {"device": status.st_dev, "inode": status.st_ino}

@@ -1,0 +1,99 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What was in the directory of a tier before its backend wrote to it.
+
+It is looked at once, when the directory is claimed: later nobody can tell a backend's own content from what it found.
+A reading that failed is no answer, neither that there was nothing nor that there was something.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import one_line
+from ..owner import XATTR
+from ..syscalls import open_beneath
+from ..trees.walk import Problem, Walk
+
+WAS_EMPTY = "TierWasEmpty"
+PREEXISTING = "PreexistingContent"
+"""The reason why a tier was not empty."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The entries of a directory, those included whose names begin with a dot."""
+
+    entries: int | None
+    """None while it is not known."""
+    readable: bool
+    """Whether the directory could be read, and twice with the same result."""
+    time: float
+    reason: str = ""
+    """Why it is not known."""
+
+    @property
+    def was_empty(self) -> bool | None:
+        """Return the answer; None when there is none."""
+        return None if self.entries is None else not self.entries
+
+
+def unanswered(reason: str, now: float, readable: bool = False) -> Survey:
+    """Return the survey of a directory of which it is not known what was in it."""
+    return Survey(None, readable, now, reason)
+
+
+def survey(fd: int, now: float) -> Survey:
+    """Look at the directory open at *fd*.
+
+    The second reading is the control: one of a directory that somebody writes to, or that fails now and then, is no
+    evidence of what was there before.
+    """
+    try:
+        first, second = _names(fd), _names(fd)
+    except OSError as error:
+        return unanswered(f"it cannot be read: {one_line(error)}", now)
+    if first != second:
+        return unanswered("it changed while it was looked at: somebody writes to it", now)
+    return Survey(len(first), True, now)
+
+
+def _names(fd: int) -> set[bytes]:
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    again = open_beneath(fd, b".")
+    try:
+        return set(map(os.fsencode, os.listdir(again)))
+    finally:
+        os.close(again)
+
+
+def verdict(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether a tier was empty over all its hosts, from the answer of each (None: it has not answered).
+
+    One host that held content settles it; that it was empty is known only when all have said so.
+    """
+    known = list(answers)
+    if False in known:
+        return False
+    return True if known and all(known) else None
+
+
+def marked_below(fd: int) -> str:
+    """Return the first directory below *fd* that bears an owner mark, whoever's, or that cannot be looked at, in words.
+
+    Empty when there is none. Somebody's copies or another tier may lie deep in what is taken in, or is to be emptied.
+    """
+    problems: list[Problem] = []
+    walk = Walk(fd, problems.append)
+    for directory in walk:
+        if walk.depth and is_marked(directory.fd):
+            return f"{walk.path()} bears an owner mark"
+    return str(problems[0]) if problems else ""
+
+
+def is_marked(fd: int) -> bool:
+    """Return whether the directory open at *fd* bears an owner mark, also a damaged one or another place's."""
+    return XATTR in os.listxattr(fd)
