@@ -211,6 +211,9 @@ def _opened(wanted: Wanted, check_mode: bool, warnings: list[str], stack: contex
         while not os.path.lexists(directory):
             directory, name = os.path.split(directory)
     check_components(directory)
+    if not os.path.lexists(directory):
+        rule = f"{printable(directory)} does not exist, and only the last directory is made"
+        raise Refusal(wanted.title, rule, "mount the disk that it is for, or make it")
     parent = os.open(directory, DIRECTORY)
     stack.callback(os.close, parent)
     try:

@@ -170,9 +170,6 @@ class Cleanup:
         if shared:
             raise NotCleaned(SHARED_PATH, shared)
         self._check_stopped(fd)
-        inside = marked_below(fd)
-        if inside:
-            raise NotCleaned(SHARED_PATH, f"{path}: what is in it may be another's: {inside}")
         subject = self._subject(fd)
         evidence = self._look([subject], alive=self._in_time)[subject.name]
         if evidence:
@@ -181,6 +178,9 @@ class Cleanup:
         held = write_leases.open_file(fd, alive=self._in_time)
         if held:
             raise NotCleaned(NOT_CLEANED, f"{path}: in use: {held}")
+        inside = marked_below(fd)
+        if inside:
+            raise NotCleaned(SHARED_PATH, f"{path}: what is in it may be another's: {inside}")
 
     def _check_stopped(self, fd: int) -> None:
         busy = processes.why_busy(self._claim.path, os.fstat(fd))

@@ -1,0 +1,374 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Emptying tiers on real filesystems: what goes, what never goes, and when it is refused or ends early."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiers_lab import UID, Host, backend, mark_of, store_on
+
+from stowage_core import events, owner, records
+from stowage_core.errors import PartlyFailed
+from stowage_core.owner import XATTR, Registry
+from stowage_core.places import Places
+from stowage_core.tiers import cleanup, processes
+from stowage_core.use.look import Evidence, Subject
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(Places.under(str(tmp_path / "host")))
+
+
+def nothing_in_use(subjects: Sequence[Subject], *_arguments: Any, **_options: Any) -> Evidence:
+    return {subject.name: [] for subject in subjects}
+
+
+def filled(path: Path, files: int = 5) -> None:
+    """Put in what a store, and an operator, may have left."""
+    for number in range(files):
+        (path / f"{number}.bucket").write_bytes(b"x" * 1000)
+    (path / ".hidden").write_text("x")
+    (path / "dir/.deep/er").mkdir(parents=True)
+    (path / "dir/.deep/er/file").write_text("x")
+    (path / "link").symlink_to("/etc")
+    os.mkfifo(path / "fifo")
+    os.mkdir(os.fsencode(path) + b"/\xff\n")
+
+
+def state(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_uid, status.st_gid, status.st_mode & 0o7777
+
+
+def refused(host: Host, name: str = "chat", **options: Any) -> str:
+    with pytest.raises(PartlyFailed) as error:
+        host.remove_once(name, **options)
+    assert {tier["name"] for tier in error.value.results["tiers"]} >= {f"{name}/0"}
+    return str(error.value)
+
+
+# -- What goes and what stays
+
+
+def test_the_content_goes_and_the_directory_stays(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True, mode="0700"))
+    filled(disk / "kv")
+    (disk / "beside").write_text("x")
+    told = host.remove("chat")
+    assert told[0]["reason"] == "TierCleaned"
+    assert os.listdir(disk / "kv") == []
+    assert state(disk / "kv") == (UID, 0, 0o700)
+    assert (disk / "beside").exists()
+    assert mark_of(disk / "kv") is None
+    assert host.claims() == {} and host.found() == {}
+    assert not os.path.exists(host.places.tiers_json)
+    assert host.reasons() == ["TierCleaned"]
+    assert "it is empty" in events.read(host.places)[0]["message"]
+
+
+def test_without_clean_after_delete_only_the_claim_goes(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv"), backend("code", disk / "kv2"))
+    filled(disk / "kv")
+    names = sorted(os.listdir(disk / "kv"))
+    assert host.remove("chat")[0]["reason"] == "TierReleased"
+    assert sorted(os.listdir(disk / "kv")) == names
+    assert mark_of(disk / "kv") is None
+    assert set(host.claims()) == {str(disk / "kv2")}
+    host.declare(backend("code", disk / "kv2"), backend("later", disk / "kv"))
+    assert host.found()["later/0"]["survey"]["entries"] == len(names)
+
+
+def test_a_backend_that_is_not_there_is_no_matter(host: Host) -> None:
+    assert host.remove("chat") == []
+
+
+def test_what_nobody_remembers_is_not_deleted(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    os.unlink(host.places.tiers_json)
+    os.unlink(host.places.tiers_found_json)
+    assert host.remove("chat")[0]["reason"] == "TierReleased"
+    assert (disk / "kv/0.bucket").exists()
+
+
+def test_a_filesystem_of_its_own_is_emptied_too(host: Host, small_disk: Callable[..., Any], fstype: str) -> None:
+    disk = small_disk(fstype)
+    os.chown(disk.path, UID, 0)
+    host.declare(backend("chat", disk.path, clean=True))
+    filled(disk.path)
+    assert host.remove("chat")[0]["reason"] == "TierCleaned"
+    assert os.listdir(disk.path) == []
+
+
+def test_a_host_that_its_group_no_longer_selects_is_cleaned(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    host.declare(backend("chat", disk / "kv", clean=True, hosts=["gpu-09"]))
+    assert host.remove("chat")[0]["reason"] == "TierCleaned"
+    assert os.listdir(disk / "kv") == []
+
+
+# -- Refused
+
+
+def test_it_is_refused_while_a_store_process_is_on_it(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True), backend("kept", disk / "kv2"))
+    filled(disk / "kv")
+    with store_on(disk / "kv") as pid:
+        text = refused(host)
+        assert f"tier chat/0: TierNotCleaned: {disk}/kv: process {pid} (" in text
+        assert "is a store process on it; stop it first" in text
+    with store_on(disk / "kv2"):
+        assert "stop it first" in refused(host, "kept")  # another would come to the claim that it gives up
+    assert (disk / "kv/0.bucket").exists() and mark_of(disk / "kv") is not None
+    assert host.reasons() == ["TierNotCleaned", "TierNotCleaned"]
+    assert host.remove("chat")[0]["reason"] == "TierCleaned"
+
+
+def test_a_store_in_another_mount_namespace_is_seen(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    inner = disk / "in-the-container"
+    inner.mkdir()
+    script = f'mount --bind {disk}/kv {inner} && exec "$@"'
+    with store_on(inner, "unshare", "--mount", "sh", "-c", script, "sh") as pid:
+        assert f"process {pid} " in refused(host)
+    assert (disk / "kv/0.bucket").exists()
+    inner.rmdir()
+
+
+def test_it_is_refused_while_anything_is_in_use(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    with subprocess.Popen(["sleep", "60"], cwd=disk / "kv/dir") as process:
+        text = refused(host)
+        process.kill()
+    assert "in use: " in text and "working directory" in text
+    fd = os.open(disk / "kv/1.bucket", os.O_RDONLY)
+    assert "in use: " in refused(host)
+    os.close(fd)
+    subprocess.run(["mount", "--bind", disk / "kv/dir", disk / "kv/dir"], check=True)
+    assert "in use: " in refused(host)
+    subprocess.run(["umount", disk / "kv/dir"], check=True)
+    assert (disk / "kv/0.bucket").exists()
+    assert host.remove("chat")[0]["reason"] == "TierCleaned"
+
+
+def test_what_another_has_marked_in_it_never_goes(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    fd = os.open(disk / "kv/dir/.deep", os.O_RDONLY)
+    owner.claim(fd, "copy", "ml.data", "1", "gpu-09")
+    os.close(fd)
+    assert "TierSharedPath" in refused(host)
+    assert (disk / "kv/0.bucket").exists()
+
+
+@pytest.mark.parametrize("where", ["kv/dir", "."])
+def test_it_is_refused_where_another_claim_lies_over_it(host: Host, disk: Path, where: str) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    path = (disk / where).resolve()
+    fd = os.open(path, os.O_RDONLY)
+    Registry(host.places).add(str(path), owner.claim(fd, "tier", "code/0", "other", "gpu-01"))
+    os.close(fd)
+    assert "TierSharedPath" in refused(host)
+    assert (disk / "kv/0.bucket").exists()
+
+
+def test_a_sibling_that_is_deleted_too_is_no_matter(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", disk / "kv2", clean=True), backend("code", disk / "kv3", clean=True))
+    for name in ("kv", "kv2", "kv3"):
+        filled(disk / name)
+    assert [tier["reason"] for tier in host.remove("chat", "code")] == ["TierCleaned"] * 3
+
+
+def test_all_is_judged_before_any_is_deleted(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", disk / "kv2", clean=True))
+    filled(disk / "kv")
+    filled(disk / "kv2")
+    with store_on(disk / "kv2"):
+        refused(host)
+    assert (disk / "kv/0.bucket").exists()
+
+
+# -- Ends early
+
+
+class Clock:
+    """A clock that goes on with each look at it."""
+
+    def __init__(self, step: float) -> None:
+        self.now = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_it_is_stopped_at_its_deadline_and_says_what_was_reached(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    for number in range(2000):
+        (disk / f"kv/{number}.bucket").touch()
+    text = refused(host, look=nothing_in_use, clock=Clock(30))
+    assert "TierPartlyCleaned: stopped, " in text and "its 300 s are over" in text
+    left = len(os.listdir(disk / "kv"))
+    assert 0 < left < 2000
+    assert f"{2000 - left} files of {disk}/kv deleted" in text
+    assert host.actions == [f"delete {2000 - left} files in {disk}/kv, and stop"]
+    assert host.reasons() == ["TierPartlyCleaned"]
+    assert mark_of(disk / "kv") is not None and host.claims()  # nobody else takes it with what is left
+    assert host.remove("chat")[0]["reason"] == "TierCleaned"
+
+
+def stop_after_the_first_step(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Let something happen once files have gone."""
+    go_on = cleanup.Cleanup._go_on
+    done: list[int] = []
+
+    def then(self: cleanup.Cleanup, fd: int, files: int) -> None:
+        if files and not done:
+            done.append(files)
+            happens()
+            self._again = 0.0
+        go_on(self, fd, files)
+
+    monkeypatch.setattr(cleanup.Cleanup, "_go_on", then)
+
+
+def tier_of_many(host: Host, disk: Path) -> Path:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    for number in range(2000):
+        (disk / f"kv/{number}.bucket").touch()
+    return disk / "kv"
+
+
+def test_it_is_stopped_when_its_mark_is_gone(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tier_of_many(host, disk)
+    stop_after_the_first_step(monkeypatch, lambda: os.removexattr(path, XATTR))
+    text = refused(host)
+    assert "TierPartlyCleaned: stopped, 256 files" in text and "does not bear the owner mark" in text
+    assert len(os.listdir(path)) == 2000 - 256
+
+
+def test_it_is_stopped_when_its_claim_is_given_up(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tier_of_many(host, disk)
+    stop_after_the_first_step(monkeypatch, lambda: Registry(host.places).remove(str(path)))
+    assert "its claim is not registered any more" in refused(host)
+    assert len(os.listdir(path)) == 2000 - 256
+
+
+def test_it_is_stopped_when_another_claim_comes(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tier_of_many(host, disk)
+
+    def claimed() -> None:
+        claims = host.claims()
+        other = {**claims[str(path)], "name": "code/0", "identity": "other"}
+        records.write(host.places.claims_json, {"claims": {**claims, f"{path}/inner": other}})
+
+    stop_after_the_first_step(monkeypatch, claimed)
+    text = refused(host)
+    assert "TierSharedPath: stopped, 256 files" in text and "the tier code/0" in text
+    assert len(os.listdir(path)) == 2000 - 256
+
+
+def test_it_is_stopped_when_a_store_comes(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tier_of_many(host, disk)
+    stores: list[Any] = []
+
+    def started() -> None:
+        stores.append(store_on(path))
+        stores[0].__enter__()
+
+    stop_after_the_first_step(monkeypatch, started)
+    try:
+        assert "is a store process on it" in refused(host)
+    finally:
+        stores[0].__exit__(None, None, None)
+    assert len(os.listdir(path)) == 2000 - 256
+
+
+def test_it_is_stopped_when_something_else_is_at_its_path(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tier_of_many(host, disk)
+
+    def moved() -> None:
+        path.rename(disk / "moved")
+        path.mkdir()
+        (path / "new").write_text("x")
+
+    stop_after_the_first_step(monkeypatch, moved)
+    assert "something else is at its path now" in refused(host)
+    assert len(os.listdir(disk / "moved")) == 2000 - 256
+    assert (path / "new").exists()
+
+
+def test_what_cannot_be_deleted_stays_and_is_told(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    subprocess.run(["chattr", "+i", disk / "kv/3.bucket"], check=True)
+    try:
+        text = refused(host)
+    finally:
+        subprocess.run(["chattr", "-i", disk / "kv/3.bucket"], check=True)
+    assert "TierPartlyCleaned" in text and "3.bucket: Operation not permitted" in text
+    assert os.listdir(disk / "kv") == ["3.bucket"]
+
+
+def test_a_mount_that_comes_meanwhile_is_never_entered(
+    host: Host, disk: Path, small_disk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tier_of_many(host, disk)
+    (path / "inner").mkdir()
+    other = small_disk("ext4")
+    (other.path / "theirs").write_text("x")
+    other.unmount()
+    stop_after_the_first_step(monkeypatch, lambda: other.mount(at=path / "inner") and None)
+    text = refused(host)
+    assert "TierPartlyCleaned" in text and "another filesystem is mounted there" in text
+    assert (path / "inner/theirs").read_text() == "x"
+    assert os.listdir(path) == ["inner"]
+
+
+def test_another_namespace_s_mount_of_a_whole_filesystem_is_still_a_use(
+    host: Host, small_disk: Callable[..., Any], disk: Path
+) -> None:
+    own = small_disk("ext4")
+    os.chown(own.path, UID, 0)
+    host.declare(backend("chat", own.path, clean=True))
+    filled(own.path)
+    place = disk / "elsewhere"
+    place.mkdir()
+    subprocess.run(["mount", "--bind", own.path, place], check=True)
+    assert f"mounted at {place}" in refused(host)
+    subprocess.run(["umount", place], check=True)
+    assert (own.path / "0.bucket").exists()
+
+
+# -- Store processes
+
+
+def test_the_settings_of_a_store_are_read(disk: Path) -> None:
+    with store_on(disk) as pid:
+        (found,) = [one for one in processes.store_processes() if one.pid == pid]
+    assert found.settings["MOONCAKE_OFFLOAD_ENABLED"] == "true"
+    assert (found.device, found.inode) == (disk.stat().st_dev, disk.stat().st_ino)
+    assert processes.on_directory("/other", disk.stat(), [found]) == [found]
+    assert processes.on_directory(str(disk), disk.parent.stat(), [found]) == [found]
+    assert processes.on_directory("/other", disk.parent.stat(), [found]) == []
+
+
+def test_a_look_takes_little_time() -> None:
+    before = time.monotonic()
+    processes.store_processes()
+    assert time.monotonic() - before < 5
