@@ -24,7 +24,14 @@ def leftovers(facts: Any, aside: Sequence[Facts] = ()) -> list[str]:
         raise AnsibleFilterError(
             "leftovers: the input must be ansible_facts.stowage_storage; run stowage.host.storage_facts first"
         )
-    return [*_layout(facts["layout"]), *_data(facts), *_aside(aside), *_leases(facts["leases"]), *_records()]
+    return [
+        *_layout(facts["layout"]),
+        *_data(facts),
+        *_aside(aside),
+        *_tiers(facts.get("tiers", [])),
+        *_leases(facts["leases"]),
+        *_records(),
+    ]
 
 
 def _layout(layout: Facts | None) -> list[str]:
@@ -58,6 +65,10 @@ def _aside(aside: Sequence[Facts]) -> list[str]:
         state = "which was being removed" if one["condemned"] else "whose place a new one has" if one["name"] else ""
         lines.append(f"{one['path']}, " + ", ".join(part for part in (what, state) if part))
     return lines
+
+
+def _tiers(tiers: Sequence[Facts]) -> list[str]:
+    return [f"KV-cache tier {one['backend']}/{one['position']} {one['path']}, with its claim" for one in tiers]
 
 
 def _leases(leases: list[Facts]) -> list[str]:

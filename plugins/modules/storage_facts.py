@@ -544,6 +544,36 @@ ansible_facts:
               state: Exported
               reason: ""
               time: 1764419699.25
+        tiers:
+          description:
+            - The KV-cache tiers whose directories are claimed here, also when no group names this host any more. What
+              was declared is null when that is not known any more.
+            - C(owner), C(group) and C(mode) are what the directory has now. C(claimed) is whether it bears the mark of
+              the tier. All four are null when it cannot be seen.
+            - C(survey) is what was in the directory when it was claimed, null when nobody looked. In it C(was_empty) is
+              null when that is not known, and C(reason) says why.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - backend: chat
+              position: 0
+              path: /var/lib/kvcache
+              identity: 0d1b6f0e-9a5b-4b43-8f3e-5f6f0b0b6a10
+              hosts: null
+              store: mooncake
+              capacity: 4398046511104
+              key_limit: 10000000
+              eviction:
+                enabled: true
+                policy: LRU
+                watermark: {high: 90, low: 80}
+              clean_after_delete: false
+              owner: "65532"
+              group: root
+              mode: "0750"
+              claimed: true
+              survey: {entries: 0, readable: true, time: 1764419699.25, reason: "", was_empty: true}
         leases:
           description:
             - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(left_s) is for how

@@ -51,7 +51,7 @@ def state(path: Path) -> tuple[int, int, int]:
 def refused(host: Host, name: str = "chat", **options: Any) -> str:
     with pytest.raises(PartlyFailed) as error:
         host.remove_once(name, **options)
-    assert {tier["name"] for tier in error.value.results["tiers"]} >= {f"{name}/0"}
+    assert {tier["name"] for tier in error.value.results["removed"]} >= {f"{name}/0"}
     return str(error.value)
 
 

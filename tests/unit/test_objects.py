@@ -92,6 +92,7 @@ def test_a_bare_host(host: Host) -> None:
         "fills": {},
         "network_mounts": [],
         "network_exports": [],
+        "tiers": [],
         "leases": [],
         "eviction": None,
         "daemon": {"installed": False, "running": False, "last_cycle_age_s": None},

@@ -29,6 +29,7 @@ from ..runs import pins
 from ..runs.pins import Pin
 from ..services import daemon_cycle
 from ..sizes import Space
+from ..tiers import found as tiers
 
 Report = dict[str, Any]
 Value = TypeVar("Value")
@@ -70,6 +71,7 @@ class Objects:
             "fills": self._fills(),
             "network_mounts": self._network_mounts(),
             "network_exports": self._network_exports(),
+            "tiers": self._tiers(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
             "daemon": self._daemon(),
@@ -239,6 +241,16 @@ class Objects:
     def _network_exports(self) -> list[Report]:
         found: list[ExportRecord] = self._try(lambda: network_records.load_exports(self._places), [])
         return [network_records.shown_export(one) for one in found]
+
+    def _tiers(self) -> list[Report]:
+        nothing: list[Report] = []
+        found = self._try(lambda: tiers.found(self._places, self._mounts), nothing)
+        for one in found:
+            if not one["claimed"]:
+                where = f"tier {one['backend']}/{one['position']} {one['path']}"
+                seen = "its directory cannot be seen" if one["claimed"] is None else "it does not bear its owner mark"
+                self.problems.append(f"{where}: {seen}; is its disk mounted?")
+        return found
 
     # -- What is going on
 

@@ -226,7 +226,7 @@ class _Removing:
             for tier in failed:
                 events.tell(self.places, object=f"tier/{tier.name}", reason=tier.reason, message=tier.message)
         text = "; ".join(f"tier {tier.name}: {tier.reason}: {tier.message}" for tier in failed)
-        raise PartlyFailed(text, {"tiers": self.reports()})
+        raise PartlyFailed(text, {"removed": self.reports()})
 
     def reports(self) -> list[dict[str, Any]]:
         return [tier.report() for tier in self.going]

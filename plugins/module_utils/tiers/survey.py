@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ..errors import one_line
 from ..owner import XATTR
@@ -39,6 +40,9 @@ class Survey:
     def was_empty(self) -> bool | None:
         """Return the answer; None when there is none."""
         return None if self.entries is None else not self.entries
+
+    def to_report(self) -> dict[str, Any]:
+        return {**asdict(self), "was_empty": self.was_empty}
 
 
 def unanswered(reason: str, now: float, readable: bool = False) -> Survey:
