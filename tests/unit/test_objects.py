@@ -347,7 +347,7 @@ def test_what_is_in_the_way_of_a_data_location(host: Host) -> None:
         "/mnt/nvme1/stowage": "hf_hub_cache",
         "/volumes/stowage": "the volume root",
         "/mnt/data": "source 0 of drive ml/imagenet",
-        "/mnt/tier": "the tier",
+        "/mnt/tier": "the tier kv",
         "/mnt/nvme0/stowage": None,  # the data location, which may be chosen again
         "/mnt/nvme0": "the data location",
         "/mnt/free/stowage": None,
