@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The command ``stowage``.
 
-Exit status: 0 all is well; 1 it could not be done, or the daemon is not at work; 2 wrong usage; 3 something is wrong
-with what was checked (check-config), not everything could be measured (measure), or copies cannot go that have to
-(evict, status).
+Exit status: 0 all is well; 1 it could not be done, the daemon is not at work, or a tier takes no writes (tier); 2 wrong
+usage; 3 something is wrong with what was checked (check-config), not everything could be measured (measure), or copies
+cannot go that have to (evict, status).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from stowage_core.sizes import decimal
 from stowage_core.trees import measure
 from stowage_core.trees.measure import Usage
 
-from . import declared, fill, probe, settings, status
+from . import declared, fill, probe, settings, status, tier_command
 from .declared import DATA_LOCATION, Target
 from .leases import ended_path
 from .tables import Column, ago, lasting, table
@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
     one = add("status", _status, "show what the daemon knows")
     one.add_argument("--json", action="store_true", help="as JSON")
+    tier_command.add_options(add("tier", tier_command.run, "show the tiers of a backend, and judge whether it writes"))
     one = add("measure", _measure, "measure a directory, or everything declared, now")
     one.add_argument("path", nargs="?", help="a directory; without it locations, drives and copies of this host")
     one.add_argument("--json", action="store_true", help="as JSON")
@@ -277,7 +278,7 @@ def _usage(places: Places, target: Target, location: DataLocation | None) -> Usa
 
     :raises StowageError: when it is not there, or is only the place where its disk is missing
     """
-    if target.object == DATA_LOCATION and not is_privileged():
+    if (target.object == DATA_LOCATION or target.claim is not None) and not is_privileged():
         raise Refusal(target.path, "only root can see whose it is", "run it as root")
     fd, _mount = probe.open_target(places, target, location, mounts.read())
     try:

@@ -1,13 +1,14 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What this host is declared to have: the storage layout, the data location and the drives under /etc/stowage.
+"""What this host is declared to have: layout, data location, drives and tiers of KV-caches under /etc/stowage.
 
-The record of its network mounts is read with it.
+The record of its network mounts is read with it, and that of the tiers that it has claimed.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ from stowage_core.mounts import FilesystemId
 from stowage_core.network_mounts import records as network_records
 from stowage_core.network_mounts.records import MountRecord
 from stowage_core.places import Places
+from stowage_core.tiers import recorded as tier_records
+from stowage_core.tiers.declared import MOONCAKE, MemberGroup, Tier, tier_name
+from stowage_core.tiers.recorded import Claimed
 
 DATA_LOCATION = "data-location"
 
@@ -30,7 +34,7 @@ class Target:
     """A directory that the daemon asks after, and measures unless another host does."""
 
     object: str
-    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source) or ``data-location``."""
+    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source), ``tier/chat/0`` or ``data-location``."""
     path: str
     filesystem: FilesystemId | None = None
     """The filesystem that it was on when it was declared; None when that is not recorded."""
@@ -41,6 +45,29 @@ class Target:
     must_be_shared: bool = False
     made_on_use: bool = False
     """Whether the first run that uses it makes it, so that it may be missing until then."""
+    claim: tuple[str, str] | None = None
+    """Of a tier: the name in its owner mark, and the mark's identity, empty when that is not known."""
+    buckets: bool = False
+    """Whether it holds buckets of the Mooncake store."""
+
+
+@dataclass(frozen=True)
+class HostTier:
+    """A tier of this host: declared, or claimed once and not given up."""
+
+    backend: str
+    position: int
+    path: str
+    group: MemberGroup
+    tier: Tier
+
+    @property
+    def name(self) -> str:
+        return tier_name(self.backend, self.position)
+
+    @property
+    def object(self) -> str:
+        return f"tier/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +82,7 @@ class Declared:
     network_mounts: tuple[MountRecord, ...] = ()
     network_error: str = ""
     """Why the network mounts are not known."""
+    tiers: tuple[HostTier, ...] = ()
 
 
 def load(places: Places, host: str) -> Declared:
@@ -68,7 +96,10 @@ def load(places: Places, host: str) -> Declared:
     if data_location is not None:
         targets.append(Target(DATA_LOCATION, data_location.path, data_location.filesystem))
     former = tuple(data_locations.load_former(places))
-    return Declared(tuple(targets), data_location, tuple(drives), former, *_network_mounts(places))
+    claimed = tier_records.load_claimed(places)
+    tiers = _tiers(places, claimed, host)
+    targets += [_tier_target(tier, claimed.get(tier.name)) for tier in tiers]
+    return Declared(tuple(targets), data_location, tuple(drives), former, *_network_mounts(places), tiers=tuple(tiers))
 
 
 def _network_mounts(places: Places) -> tuple[tuple[MountRecord, ...], str]:
@@ -82,6 +113,7 @@ def _network_mounts(places: Places) -> tuple[tuple[MountRecord, ...], str]:
 def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
     """Return what changes whenever one of the files that are read was replaced, so that the rest is not read again."""
     paths = [places.layout_json, places.data_location_json, places.former_locations_json]
+    paths += [places.tiers_json, places.tiers_found_json]
     paths.append(network_records.mounts_path(places))
     paths += [drive_records.record_path(places, workspace) for workspace in drive_records.workspaces(places)]
     found = []
@@ -129,3 +161,26 @@ def _sources(drives: list[Drive], host: str) -> list[Target]:
                 name = f"drive/{drive.workspace}/{drive.name}/{number}"
                 found.append(Target(name, source["path"], shared=shared, must_be_shared=shared, made_on_use=scratch))
     return found
+
+
+def _tiers(places: Places, claimed: Mapping[str, Claimed], host: str) -> list[HostTier]:
+    """Return the tiers of this host; one that is no longer declared here, but claimed, still takes room."""
+    found: dict[str, HostTier] = {}
+    backends = tier_records.load_backends(places)
+    for backend in backends.values():
+        for position, group, tier in backend.tiers(host):
+            found[tier_name(backend.name, position)] = HostTier(backend.name, position, tier.path, group, tier)
+    for name, one in claimed.items():
+        if name not in found:
+            backend_name, _slash, place = name.rpartition("/")
+            if not place.isdigit():
+                raise records.RecordError(f"{places.tiers_found_json}: {name!r} is no tier; restore it")
+            members = backends[backend_name].members if backend_name in backends else ()
+            group = members[int(place)] if int(place) < len(members) else MemberGroup()
+            found[name] = HostTier(backend_name, int(place), one.path, group, group.tier or Tier(one.path))
+    return [one for _name, one in sorted(found.items())]
+
+
+def _tier_target(tier: HostTier, claimed: Claimed | None) -> Target:
+    identity = claimed.identity if claimed is not None and claimed.path == tier.path else ""
+    return Target(tier.object, tier.path, claim=(tier.name, identity), buckets=tier.group.store == MOONCAKE)

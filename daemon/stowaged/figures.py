@@ -68,7 +68,7 @@ class Figures:
         for name in wanted:
             if name not in self._measured:
                 record = recorded.get(name, {})
-                known = {key: record.get(key) for key in (*_KEPT, "runs")}
+                known = {key: record.get(key) for key in (*_KEPT, "runs", "tier")}
                 complete, reason = record.get("complete", False), record.get("reason", "")
                 self._measured[name] = {**known, "complete": complete, "reason": reason}
                 self._ended.clear()
@@ -166,7 +166,8 @@ class Figures:
             self._measured[DATA_LOCATION].update(complete=True, reason="", measured=time.time())
         else:
             kept = {key: message[key] for key in _KEPT}
-            self._measured[message["object"]].update(kept, runs=message.get("runs"), complete=True, reason="")
+            more = {key: message.get(key) for key in ("runs", "tier")}
+            self._measured[message["object"]].update(kept, **more, complete=True, reason="")
 
     def _fail(self, name: str, reason: str) -> None:
         """Mark a measurement as incomplete; the last complete figures stay."""
@@ -294,6 +295,14 @@ class Figures:
     def _shown_source(self, target: Target) -> dict[str, Any]:
         _kind, workspace, drive, source = target.object.split("/")
         return {"workspace": workspace, "drive": drive, "source": int(source), **self._shown(target)}
+
+    def tier(self, name: str) -> dict[str, Any]:
+        """Return what is known of a tier, by its object's name."""
+        target = next(target for target in self._declared.targets if target.object == name)
+        answer = self._answers.get(name, {"available": None})
+        available = None if answer.get("hung") else answer["available"]
+        claimed = answer.get("claimed", available)
+        return {**self._shown(target), "readable": available, "claimed": claimed, "tier": self._measured[name]["tier"]}
 
     def copies_shown(self, declared: Declared, leases: Leases) -> list[dict[str, Any]]:
         drive_of = drive_records.by_copy(declared.drives)

@@ -22,7 +22,8 @@ def record_path(places: Places, target: str) -> str:
     """Return where the last complete measurement of a target is kept, by its object's name."""
     kind, _slash, name = target.partition("/")
     directory = places.sources_dir if kind == "drive" else places.locations_dir
-    return os.path.join(directory, (name or kind).replace("/", ".") + ".json")
+    name = target if kind == "tier" else name or kind  # a location may not be taken for it
+    return os.path.join(directory, name.replace("/", ".") + ".json")
 
 
 def last_measured(places: Places, target: str, send: Send) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measuring what lies on one filesystem: locations, drive sources, and the copies in the data location.
+"""Measuring what lies on one filesystem: locations, drive sources, tiers, and the copies in the data location.
 
 Everything here touches disks and runs in a child, which also keeps the records under /var/lib/stowage.
 """
@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable
 
 from stowage_core import mounts, records
@@ -29,10 +29,10 @@ from stowage_core.places import Places
 from stowage_core.runs import holders, pins
 from stowage_core.sizes import Space
 from stowage_core.trees.measure import Engine, Scan, Usage
-from stowage_core.trees.pace import Pace
+from stowage_core.trees.pace import Pace, Pacer
 from stowage_core.trees.parts import Names, measure_parts
 
-from . import probe
+from . import buckets, probe
 from .children import Send
 from .declared import DATA_LOCATION, Target
 from .last_measured import KEPT, last_measured, record_path
@@ -137,9 +137,30 @@ class Measuring:
         if not figures["complete"]:
             self._fail(target, figures["reason"], send)
             return
+        if target.claim is not None:
+            try:
+                figures = {**figures, "tier": self._tier(target, send)}
+            except StowageError as error:
+                self._fail(target, str(error), send)
+                return
+            except OSError as error:
+                self._fail(target, f"{target.path}: {error.strerror}", send)
+                return
         record = {**figures, "filesystem": filesystem.to_json()}
         _keep(send, lambda: records.write(record_path(self.places, target.object), record))
         send({"object": target.object, **figures})
+
+    def _tier(self, target: Target, send: Send) -> dict[str, Any]:
+        """Return what is in a tier beside its size, and the space of its filesystem at this time.
+
+        Figures of the two are compared, and a tier may grow by much until the next measurement.
+        """
+        fd, _filesystem = self._open(target, send)
+        try:
+            found = buckets.count(fd, Pacer(_PACE).step) if target.buckets else None
+            return {"buckets": None if found is None else asdict(found), "space": asdict(Space.of(fd))}
+        finally:
+            os.close(fd)
 
     def _fail(self, target: Target, reason: str, send: Send) -> None:
         """Say that a measurement was not complete, and record it beside the last complete figures."""

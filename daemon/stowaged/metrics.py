@@ -150,6 +150,53 @@ def _network_mounts(section: Section) -> list[Metric]:
     return [state, *gauges, info, *counters]
 
 
+_TIER_LABELS = ("backend", "position")
+_TIER_GAUGES = (
+    ("stowage_tier_bytes", "bytes", "Size of the files of a tier at the last complete measurement."),
+    ("stowage_tier_allocated_bytes", "allocated", "What a tier takes on its disk, measured likewise."),
+    ("stowage_tier_files", "files", "Files of a tier, measured likewise."),
+    ("stowage_tier_buckets", "buckets", "Complete buckets in a tier, measured likewise."),
+    ("stowage_tier_incomplete_buckets", "incomplete_buckets", "Buckets being written or removed, or left unfinished."),
+    ("stowage_tier_written_bytes", "written_bytes", "Size of the data of the complete buckets."),
+    ("stowage_tier_keys", "keys", "Keys in the complete buckets."),
+    ("stowage_tier_capacity_bytes", "capacity_bytes", "Declared capacity of a tier."),
+    ("stowage_tier_key_limit", "key_limit", "Declared number of keys of a tier at most."),
+    ("stowage_tier_bucket_bytes", "bucket_bytes", "How much a member collects in memory before it writes a bucket."),
+    ("stowage_tier_readable", "readable", "1 while the directory of a tier is there and can be listed."),
+    ("stowage_tier_claimed", "claimed", "1 while it bears the owner mark of the tier."),
+    ("stowage_tier_complete", "complete", "1 when the latest measurement was complete."),
+    ("stowage_tier_measured_timestamp_seconds", "measured", "Time of the last complete measurement."),
+    ("stowage_tier_full", "full", "1 while a tier takes no more writes, as is declared for a full one."),
+    ("stowage_tier_unaccounted_bytes", "unaccounted_bytes", "Use of the tier's filesystem that is in no tier."),
+    ("stowage_tier_filesystem_filling", "filling", "1 while its filesystem has less free than tiers may still write."),
+    (
+        "stowage_tier_settings_differ",
+        "settings_differ",
+        "1 while a process of the store has other settings than declared.",
+    ),
+)
+
+
+def _tiers(section: Section) -> list[Metric]:
+    tiers = section["tiers"]
+    spaces = [{**one["filesystem"], **one} for one in tiers if one["filesystem"] is not None]
+    running = [{**one, "count": len(one["processes"])} for one in tiers if one["processes"] is not None]
+    return [
+        *_gauges(tiers, _TIER_LABELS, _TIER_GAUGES),
+        *_gauges(
+            spaces,
+            _TIER_LABELS,
+            (
+                ("stowage_tier_filesystem_size_bytes", "size", "Size of the filesystem that a tier is on."),
+                ("stowage_tier_filesystem_avail_bytes", "avail", "Free space there that stores can have."),
+            ),
+        ),
+        *_gauges(
+            running, _TIER_LABELS, (("stowage_tier_processes", "count", "Processes of the store that are on a tier."),)
+        ),
+    ]
+
+
 def _copies(section: Section) -> list[Metric]:
     return _gauges(
         section["copies"],
@@ -239,6 +286,7 @@ _FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
     "locations": _locations,
     "drives": _drives,
     "network_mounts": _network_mounts,
+    "tiers": _tiers,
     "copies": _copies,
     "evictions": _evictions,
     "fills": _fills,

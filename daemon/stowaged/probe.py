@@ -17,9 +17,11 @@ from stowage_core.data_location import locations as data_locations
 from stowage_core.data_location.locations import DataLocation
 from stowage_core.errors import StowageError
 from stowage_core.mounts import FilesystemId, Mount
+from stowage_core.owner import read_mark
 from stowage_core.places import Places
 from stowage_core.services.lasting_mounts import LastingMounts
 from stowage_core.sizes import Space
+from stowage_core.tiers.claim import KIND as TIER
 
 from .children import Send
 from .declared import DATA_LOCATION, Target
@@ -32,6 +34,10 @@ class UnavailableError(StowageError):
 
 class UnmadeError(UnavailableError):
     """A directory is not there that is made when it is first used."""
+
+
+class UnclaimedError(UnavailableError):
+    """A directory is there, and does not bear the owner mark of what it is to be."""
 
 
 def open_target(
@@ -89,7 +95,18 @@ def _checked(fd: int, target: Target, table: Sequence[Mount], before: Filesystem
         raise UnavailableError(
             f"{target.path}: an empty directory on another filesystem than at the last measurement; mount its disk"
         )
+    if target.claim is not None:
+        _check_claim(fd, target, target.claim)
     return mount
+
+
+def _check_claim(fd: int, target: Target, claim: tuple[str, str]) -> None:
+    """Refuse a directory that is not the tier: its disk may be missing, or others may have it now."""
+    name, identity = claim
+    mark = read_mark(fd)
+    if mark is None or (mark.kind, mark.name) != (TIER, name) or identity not in ("", mark.identity):
+        rule = f"does not bear the owner mark of tier {name}: its disk is missing, or another directory is in its place"
+        raise UnclaimedError(f"{target.path}: {rule}; mount its disk, or roll the host out again")
 
 
 def ask(places: Places, target: Target, location: DataLocation | None, table: Sequence[Mount]) -> dict[str, Any]:
@@ -98,9 +115,16 @@ def ask(places: Places, target: Target, location: DataLocation | None, table: Se
         fd, mount = open_target(places, target, location, table)
     except StowageError as error:
         made = not isinstance(error, UnmadeError)
-        return {"object": target.object, "available": False, "made": made, "reason": str(error)}
+        known = {"claimed": False} if isinstance(error, UnclaimedError) else {}
+        return {"object": target.object, "available": False, "made": made, "reason": str(error), **known}
     try:
         space = Space.of(fd)
+        if target.claim is not None:
+            with os.scandir(fd) as entries:
+                next(entries, None)  # what cannot be listed is not there for its store either
+    except OSError as error:
+        reason = f"{target.path}: {error.strerror}; see what is wrong with its disk"
+        return {"object": target.object, "available": False, "reason": reason, "claimed": True}
     finally:
         os.close(fd)
     return {

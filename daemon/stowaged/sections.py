@@ -17,6 +17,7 @@ NAMES = (
     "locations",
     "drives",
     "network_mounts",
+    "tiers",
     "copies",
     "evictions",
     "fills",

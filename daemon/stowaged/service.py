@@ -35,6 +35,7 @@ from .notify import Notifier
 from .reader import Reader, Recorded
 from .sections import Sections
 from .settings import Settings
+from .tiers import Tiers
 from .version import VERSION
 from .writer import Writer
 
@@ -106,6 +107,7 @@ class Service:
         self._fillings = Fillings(places, say)
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
+        self._tiers = Tiers(places, children, self._figures, self._sections, self._writer, say)
         self._evicting = Evicting(
             places,
             children,
@@ -217,6 +219,7 @@ class Service:
         # First: a measurement of the copies that is due again at once would leave no moment for it.
         self._evicting.decide(self._declared, self._settings, answers.get(DATA_LOCATION))
         self._figures.measure_when_due(table, self._settings)
+        self._tiers.look(self._declared.tiers, self._settings.scan_interval_s)
         self._publish()
         if not self._ready:
             self._ready = True

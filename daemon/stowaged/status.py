@@ -14,6 +14,7 @@ from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
+from stowage_core.tiers.declared import tier_name
 
 from . import sections
 from .eviction_decision import FAILED, HALTED, SHORT
@@ -53,6 +54,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
         ("Runs", _runs(state, width, now)),
         ("Drives", _drives(state, width, now)),
         ("Network mounts", _network_mounts(state, width)),
+        ("Tiers", tiers(state.get("tiers", {}), width, now)),
         ("Copies", _copies(state, width, now)),
         ("Fills", _fills(state, width, now)),
         ("Workers", _workers(state, width)),
@@ -199,6 +201,48 @@ def _network_mounts(state: State, width: int | None) -> list[str]:
             lines += wrapped(f"! {name}: {printable(one['message'])}", width)
     if section["error"]:
         lines += wrapped(f"! {printable(section['error'])}", width)
+    return lines
+
+
+def tiers(section: Mapping[str, Any], width: int | None, now: float) -> list[str]:
+    """Return the table of tiers, and what is wrong with them."""
+    found = section.get("tiers", [])
+    rows = [
+        [
+            tier_name(one["backend"], one["position"]),
+            printable(one["path"]),
+            "-" if one["allocated"] is None else decimal(one["allocated"]),
+            "-" if one["capacity_bytes"] is None else decimal(one["capacity_bytes"]),
+            *("-" if one[key] is None else f"{one[key]}" for key in ("buckets", "keys")),
+            "-" if one["filesystem"] is None else decimal(one["filesystem"]["avail"]),
+            "-" if one["processes"] is None else f"{len(one['processes'])}",
+            "elsewhere" if one["elsewhere"] else ago(None if one["measured"] is None else now - one["measured"]),
+            "full" if one["full"] and _state_of(one) == "ok" else _state_of(one),
+        ]
+        for one in found
+    ]
+    columns = (
+        Column("Tier", shrinks=True),
+        Column("Path", shrinks=True, goes=6),
+        Column("On disk", right=True),
+        Column("Capacity", right=True),
+        Column("Buckets", right=True, goes=3),
+        Column("Keys", right=True, goes=4),
+        Column("Disk free", right=True, goes=1),
+        Column("Stores", right=True, goes=5),
+        Column("Measured", right=True, goes=2),
+        Column("State"),
+    )
+    named = [(tier_name(one["backend"], one["position"]), one) for one in found]
+    lines = table(columns, rows, width) + _reasons(named, width) if rows else []
+    warned: dict[str, list[str]] = {}
+    for name, one in named:
+        for warning in one["warnings"]:
+            warned.setdefault(printable(warning["message"]), []).append(name)
+    for message, names in warned.items():
+        lines += wrapped(f"! {', '.join(names)}: {message}", width)
+    if rows and section["trouble"]:
+        lines += wrapped(f"! Settings of stores are not known: {printable(section['trouble'])}", width)
     return lines
 
 

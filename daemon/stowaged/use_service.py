@@ -5,6 +5,8 @@
 ``stowaged`` removes and may not look into processes. Behind ``stowage-use.socket`` a process for each request looks,
 and can change nothing. A request is a line for each copy, the copy's descriptor with it, and an empty line. Progress
 and the answer come back as from a child of the asker's own; without an answer every copy is in use.
+
+Another request is which processes of a KV-cache's store there are, and what they were started with.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from functools import partial
 from typing import Any
 
 from stowage_core.errors import StowageError
+from stowage_core.tiers import processes
+from stowage_core.tiers.processes import StoreProcess
 from stowage_core.use import look as use
 from stowage_core.use.child import NoAnswerError, answer_from, nothing, tell_answer
 from stowage_core.use.look import Evidence, InUse, Subject
 
 SOCKET = "stowage-use.socket"
+_STORES = b"stores\n\n"
 _SEND_S = 30.0
 _ASKER_S = 1.0
 _JOURNAL = "; see journalctl -u 'stowage-use*'"
@@ -87,6 +92,25 @@ def _answers(found: Any, subjects: Sequence[Subject]) -> bool:
     )
 
 
+def stores(path: str, deadline_s: float = use.DEADLINE_S) -> list[StoreProcess]:
+    """Ask the service at the socket *path* for the processes of stores.
+
+    :raises NoAnswerError: when it does not answer, or could not look
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(_SEND_S)
+        try:
+            link.connect(path)
+            link.sendall(_STORES)
+            found = answer_from(link.fileno(), deadline_s, remedy=_JOURNAL)
+        except OSError as error:
+            raise NoAnswerError(f"{path}: {error.strerror or error}; systemctl restart {SOCKET}") from error
+    try:
+        return [StoreProcess(**one) for one in found]
+    except TypeError as error:
+        raise NoAnswerError(f"{path}: the answer is not about processes of stores; restart stowaged") from error
+
+
 # -- The service
 
 
@@ -105,8 +129,11 @@ def main() -> int:
     return 0
 
 
-def _found(link: socket.socket, owner: int) -> Evidence:
-    subjects, own = _received(link)
+def _found(link: socket.socket, owner: int) -> Any:
+    data, fds = _request(link)
+    if data == _STORES:
+        return [asdict(one) for one in processes.store_processes()]
+    subjects, own = _subjects(data, fds)
     try:
         return use.look(subjects, owner, own)
     finally:
@@ -114,8 +141,7 @@ def _found(link: socket.socket, owner: int) -> Evidence:
             os.close(subject.fd)  # before there is an answer: to whoever looks next they would be a use
 
 
-def _received(link: socket.socket) -> tuple[list[Subject], list[int]]:
-    """Return the subjects, at descriptors of this process, and the asker's own descriptors of them."""
+def _request(link: socket.socket) -> tuple[bytes, list[int]]:
     data, fds = bytearray(), []
     while not data.endswith(b"\n\n"):
         more, new, flags, _address = socket.recv_fds(link, 1 << 16, _MOST_AT_ONCE)
@@ -125,6 +151,11 @@ def _received(link: socket.socket) -> tuple[list[Subject], list[int]]:
         if not more:
             raise StowageError("the request has no end")
         data += more
+    return bytes(data), fds
+
+
+def _subjects(data: bytes, fds: list[int]) -> tuple[list[Subject], list[int]]:
+    """Return the subjects, at descriptors of this process, and the asker's own descriptors of them."""
     subjects = [json.loads(line) for line in data.splitlines()[:-1]]
     if len(subjects) != len(fds):
         raise StowageError(f"{len(fds)} descriptors came with {len(subjects)} copies")

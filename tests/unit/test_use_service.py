@@ -44,7 +44,7 @@ def test_what_is_sent_is_received(copies: list[tuple[str, str, str]]) -> None:
         for subject in sent:
             use_service._send(ours, subject)
         ours.sendall(b"\n")
-        found, own = use_service._received(theirs)
+        found, own = use_service._subjects(*use_service._request(theirs))
         for one in found:
             stack.callback(os.close, one.fd)
         assert own == [subject.fd for subject in sent]
@@ -61,7 +61,7 @@ def test_each_copy_keeps_its_own_descriptor(ends: tuple[socket.socket, socket.so
         fds.append(os.open(tmp_path / str(number), os.O_RDONLY))
         use_service._send(ends[0], Subject(str(number), fds[-1], "8:1", "/", (), ()))
     ends[0].sendall(b"\n")
-    found, _own = use_service._received(ends[1])
+    found, _own = use_service._subjects(*use_service._request(ends[1]))
     try:
         assert [os.readlink(f"/proc/self/fd/{one.fd}") for one in found] == [str(tmp_path / one.name) for one in found]
     finally:
@@ -73,13 +73,13 @@ def test_a_request_without_an_end(ends: tuple[socket.socket, socket.socket]) -> 
     ends[0].sendall(b"{}\n")
     ends[0].close()
     with pytest.raises(StowageError, match="has no end"):
-        use_service._received(ends[1])
+        use_service._subjects(*use_service._request(ends[1]))
 
 
 def test_a_request_without_descriptors(ends: tuple[socket.socket, socket.socket]) -> None:
     ends[0].sendall(json.dumps({"name": "ml.a"}).encode() + b"\n\n")
     with pytest.raises(StowageError, match="0 descriptors came with 1 copies"):
-        use_service._received(ends[1])
+        use_service._subjects(*use_service._request(ends[1]))
 
 
 @pytest.mark.parametrize("kept", [object(), OSError(13, "Permission denied", "/x"), StowageError("the rule")])
