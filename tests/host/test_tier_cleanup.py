@@ -50,7 +50,7 @@ def state(path: Path) -> tuple[int, int, int]:
 
 def refused(host: Host, name: str = "chat", **options: Any) -> str:
     with pytest.raises(PartlyFailed) as error:
-        host.remove_once(name, **options)
+        host.remove_once(name, **{"patience_s": 0, **options})
     assert {tier["name"] for tier in error.value.results["removed"]} >= {f"{name}/0"}
     return str(error.value)
 
@@ -160,6 +160,14 @@ def test_it_is_refused_while_anything_is_in_use(host: Host, disk: Path) -> None:
     subprocess.run(["umount", disk / "kv/dir"], check=True)
     assert (disk / "kv/0.bucket").exists()
     assert host.remove("chat")[0]["reason"] == "TierCleaned"
+
+
+def test_a_use_that_ends_soon_is_waited_for(host: Host, disk: Path) -> None:
+    """The daemon measures every tier, and holds its directories meanwhile."""
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    with subprocess.Popen(["sleep", "3"], cwd=disk / "kv/dir"):
+        assert host.remove_once("chat")[0]["reason"] == "TierCleaned"
 
 
 def test_what_another_has_marked_in_it_never_goes(host: Host, disk: Path) -> None:

@@ -38,6 +38,9 @@ NOT_CLEANED = "TierNotCleaned"
 SHARED_PATH = "TierSharedPath"
 PARTLY_CLEANED = "TierPartlyCleaned"
 
+PATIENCE_S = 20.0
+"""For how long something in it may be in use: the daemon measures it now and then, and holds it meanwhile."""
+
 _LOOK_AGAIN_S = 2.0
 """How often store processes and other claims are looked for while files go; the own claim is read all the time."""
 
@@ -87,6 +90,7 @@ class Cleanup:
         mounts: Sequence[Mount],
         *,
         deadline_s: float = DEADLINE_S,
+        patience_s: float = PATIENCE_S,
         look: InUse = in_use,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,6 +100,7 @@ class Cleanup:
         self._clock = clock
         self._look = look
         self._deadline_s = deadline_s
+        self._patience_s = patience_s
         self._end = clock() + deadline_s
         self._again = 0.0
         self._files = 0
@@ -170,17 +175,24 @@ class Cleanup:
         if shared:
             raise NotCleaned(SHARED_PATH, shared)
         self._check_stopped(fd)
-        subject = self._subject(fd)
-        evidence = self._look([subject], alive=self._in_time)[subject.name]
-        if evidence:
-            more = f" (and {len(evidence) - 1} more)" if evidence[1:] else ""
-            raise NotCleaned(NOT_CLEANED, f"{path}: in use: {evidence[0]}{more}")
-        held = write_leases.open_file(fd, alive=self._in_time)
-        if held:
-            raise NotCleaned(NOT_CLEANED, f"{path}: in use: {held}")
+        until = time.monotonic() + self._patience_s
+        used = self._used(fd)
+        while used and time.monotonic() < until:
+            time.sleep(1)
+            used = self._used(fd)
+        if used:
+            raise NotCleaned(NOT_CLEANED, f"{path}: in use: {used}")
         inside = marked_below(fd)
         if inside:
             raise NotCleaned(SHARED_PATH, f"{path}: what is in it may be another's: {inside}")
+
+    def _used(self, fd: int) -> str:
+        """Return what in the directory is in use, by whom; empty when nothing is."""
+        subject = self._subject(fd)
+        evidence = self._look([subject], alive=self._in_time)[subject.name]
+        if evidence:
+            return evidence[0] + (f" (and {len(evidence) - 1} more)" if evidence[1:] else "")
+        return write_leases.open_file(fd, alive=self._in_time)
 
     def _check_stopped(self, fd: int) -> None:
         busy = processes.why_busy(self._claim.path, os.fstat(fd))
