@@ -28,6 +28,7 @@ def unknown(variable: str, pattern: str, parts: str) -> str:
         ("place", {"place_hosts": False}, "all", unknown("place_hosts", "False", "False")),
         ("data_location", {"data_location_hosts": 0}, "all", unknown("data_location_hosts", "0", "0")),
         ("drive_delete", {"drive_delete_hosts": False}, "all", unknown("drive_delete_hosts", "False", "False")),
+        ("tier_remove", {"tier_remove_hosts": "gpu-99"}, "all", unknown("tier_remove_hosts", "gpu-99", "gpu-99")),
         (
             "uninstall",
             {"uninstall_hosts": 0, "uninstall_confirm": "all"},
