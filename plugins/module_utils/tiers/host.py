@@ -24,13 +24,14 @@ from ..claims import STALE, UNSEEN, Claims
 from ..data_location.place import read_mounts
 from ..differences import Differences
 from ..errors import Refusal, printable
-from ..mounts import Mount
+from ..mounts import Mount, of_path
 from ..owner import Registry
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
 from . import claim, processes, recorded
 from .claim import KIND, Found, Wanted
 from .declared import DEFAULT_GID, DEFAULT_UID, Backend, MemberGroup, Tier, check_floors, tier_name
+from .files_eviction import Limits, check_access_times
 from .frozen import check_unchanged
 from .recorded import Claimed
 from .survey import PREEXISTING, WAS_EMPTY, Survey, survey, unanswered
@@ -162,6 +163,8 @@ class _Declaring:
         claim.check_apart(wanted, taken, self.claimed, self.mounts)
         claim.check_place(wanted, self.mounts, self.lasting)
         hosts = (self.host, self.declaration.adopt_from or self.host)
+        limits = Limits.of(group, tier)
+        check_access_times(f"{wanted.title}: eviction", limits, of_path(tier.path, self.mounts))
         found = claim.find(wanted, hosts, self.differences.check_mode, self.warnings, self.stack)
         claim.check_known(wanted, known, found.mark, self.claimed)
         wanted = self._as_it_is(wanted, group, found)
