@@ -32,7 +32,7 @@ options:
     required: true
   backends:
     description:
-      - The complete list of the site's backends, each with its O(ignore:name) and its member groups, C(members), in
+      - The complete list of the site's backends, each with its C(name) and its member groups, C(members), in
         their order. Fields are written in snake case or in camel case.
       - A group has C(hosts), inventory names (every host when left out), C(capacity_per_member), C(image), C(owner),
         C(group), C(mode), C(store) (V(mooncake) or V(files)) and C(local_disks), a list of at most one entry, with

@@ -372,9 +372,7 @@ def _device(status: os.stat_result) -> str:
     return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
 
 
-def uses(
-    view: View, device: str, place: str, around: Sequence[str], mounted: Collection[str] = ()
-) -> Iterator[str]:
+def uses(view: View, device: str, place: str, around: Sequence[str], mounted: Collection[str] = ()) -> Iterator[str]:
     """Tell each mount in *view* that makes the directory at *place* of the filesystem *device* a used one.
 
     :param around: directories that hold nothing but such directories: a mount of one of them is a use of all
