@@ -227,7 +227,7 @@ def test_it_is_stopped_at_its_deadline_and_says_what_was_reached(host: Host, dis
     host.declare(backend("chat", disk / "kv", clean=True))
     for number in range(2000):
         (disk / f"kv/{number}.bucket").touch()
-    text = refused(host, look=nothing_in_use, clock=Clock(30))
+    text = refused(host, look=nothing_in_use, clock=Clock(0.5))
     assert "TierPartlyCleaned: stopped, " in text and "its 300 s are over" in text
     left = len(os.listdir(disk / "kv"))
     assert 0 < left < 2000
@@ -238,16 +238,16 @@ def test_it_is_stopped_at_its_deadline_and_says_what_was_reached(host: Host, dis
     assert host.remove("chat")[0]["reason"] == "TierCleaned"
 
 
-def stop_after_the_first_step(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+def stop_after_100_files(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
     """Let something happen once files have gone."""
     go_on = cleanup.Cleanup._go_on
     done: list[int] = []
 
     def then(self: cleanup.Cleanup, fd: int, files: int) -> None:
-        if files and not done:
+        if files == 100 and not done:
             done.append(files)
             happens()
-            self._again = 0.0
+            self._read_next = self._look_next = 0.0
         go_on(self, fd, files)
 
     monkeypatch.setattr(cleanup.Cleanup, "_go_on", then)
@@ -262,17 +262,17 @@ def tier_of_many(host: Host, disk: Path) -> Path:
 
 def test_it_is_stopped_when_its_mark_is_gone(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tier_of_many(host, disk)
-    stop_after_the_first_step(monkeypatch, lambda: os.removexattr(path, XATTR))
+    stop_after_100_files(monkeypatch, lambda: os.removexattr(path, XATTR))
     text = refused(host)
-    assert "TierPartlyCleaned: stopped, 256 files" in text and "does not bear the owner mark" in text
-    assert len(os.listdir(path)) == 2000 - 256
+    assert "TierPartlyCleaned: stopped, 100 files" in text and "does not bear the owner mark" in text
+    assert len(os.listdir(path)) == 2000 - 100
 
 
 def test_it_is_stopped_when_its_claim_is_given_up(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tier_of_many(host, disk)
-    stop_after_the_first_step(monkeypatch, lambda: Registry(host.places).remove(str(path)))
+    stop_after_100_files(monkeypatch, lambda: Registry(host.places).remove(str(path)))
     assert "its claim is not registered any more" in refused(host)
-    assert len(os.listdir(path)) == 2000 - 256
+    assert len(os.listdir(path)) == 2000 - 100
 
 
 def test_it_is_stopped_when_another_claim_comes(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,10 +283,10 @@ def test_it_is_stopped_when_another_claim_comes(host: Host, disk: Path, monkeypa
         other = {**claims[str(path)], "name": "code/0", "identity": "other"}
         records.write(host.places.claims_json, {"claims": {**claims, f"{path}/inner": other}})
 
-    stop_after_the_first_step(monkeypatch, claimed)
+    stop_after_100_files(monkeypatch, claimed)
     text = refused(host)
-    assert "TierSharedPath: stopped, 256 files" in text and "the tier code/0" in text
-    assert len(os.listdir(path)) == 2000 - 256
+    assert "TierSharedPath: stopped, 100 files" in text and "the tier code/0" in text
+    assert len(os.listdir(path)) == 2000 - 100
 
 
 def test_it_is_stopped_when_a_store_comes(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,12 +297,12 @@ def test_it_is_stopped_when_a_store_comes(host: Host, disk: Path, monkeypatch: p
         stores.append(store_on(path))
         stores[0].__enter__()
 
-    stop_after_the_first_step(monkeypatch, started)
+    stop_after_100_files(monkeypatch, started)
     try:
         assert "is a store process on it" in refused(host)
     finally:
         stores[0].__exit__(None, None, None)
-    assert len(os.listdir(path)) == 2000 - 256
+    assert len(os.listdir(path)) == 2000 - 100
 
 
 def test_it_is_stopped_when_something_else_is_at_its_path(
@@ -315,9 +315,9 @@ def test_it_is_stopped_when_something_else_is_at_its_path(
         path.mkdir()
         (path / "new").write_text("x")
 
-    stop_after_the_first_step(monkeypatch, moved)
+    stop_after_100_files(monkeypatch, moved)
     assert "something else is at its path now" in refused(host)
-    assert len(os.listdir(disk / "moved")) == 2000 - 256
+    assert len(os.listdir(disk / "moved")) == 2000 - 100
     assert (path / "new").exists()
 
 
@@ -341,7 +341,7 @@ def test_a_mount_that_comes_meanwhile_is_never_entered(
     other = small_disk("ext4")
     (other.path / "theirs").write_text("x")
     other.unmount()
-    stop_after_the_first_step(monkeypatch, lambda: other.mount(at=path / "inner") and None)
+    stop_after_100_files(monkeypatch, lambda: other.mount(at=path / "inner") and None)
     text = refused(host)
     assert "TierPartlyCleaned" in text and "another filesystem is mounted there" in text
     assert (path / "inner/theirs").read_text() == "x"

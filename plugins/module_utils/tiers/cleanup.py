@@ -41,8 +41,10 @@ PARTLY_CLEANED = "TierPartlyCleaned"
 PATIENCE_S = 20.0
 """For how long something in it may be in use: the daemon measures it now and then, and holds it meanwhile."""
 
+_READ_AGAIN_S = 0.02
+"""How often the own claim is read while files go, each of which may be large and take its time."""
 _LOOK_AGAIN_S = 2.0
-"""How often store processes and other claims are looked for while files go; the own claim is read all the time."""
+"""How often store processes and other claims are looked for."""
 
 
 class NotCleaned(StowageError):
@@ -102,7 +104,8 @@ class Cleanup:
         self._deadline_s = deadline_s
         self._patience_s = patience_s
         self._end = clock() + deadline_s
-        self._again = 0.0
+        self._read_next = 0.0
+        self._look_next = 0.0
         self._files = 0
 
     def check_stopped(self) -> None:
@@ -139,7 +142,7 @@ class Cleanup:
         try:
             self._check_unused(fd)
             self._go_on(fd, 0)
-            done = empty(fd, progress=lambda files: self._go_on(fd, files))
+            done = empty(fd, progress=lambda files: self._go_on(fd, files), files_a_step=1)
             self._files = done.files
             left = done.left or tuple(f"{printable(name)} came meanwhile" for name in _names(fd)[:1])
         except OSError as error:
@@ -213,13 +216,16 @@ class Cleanup:
     # -- While it goes on
 
     def _go_on(self, fd: int, files: int) -> None:
-        """Raise when the work has to end; called between deletions."""
+        """Raise when the work has to end; called after each deletion."""
         self._files = files
         self._in_time()
+        if self._clock() < self._read_next:
+            return
         why = self._lost(fd)
         if why:
             raise self._stopped(NOT_CLEANED, why)
-        if self._clock() < self._again:
+        self._read_next = self._clock() + _READ_AGAIN_S
+        if self._clock() < self._look_next:
             return
         shared = self._shared()
         if shared:
@@ -227,7 +233,7 @@ class Cleanup:
         busy = processes.why_busy(self._claim.path, os.fstat(fd))
         if busy:
             raise self._stopped(NOT_CLEANED, busy)
-        self._again = self._clock() + _LOOK_AGAIN_S
+        self._look_next = self._clock() + _LOOK_AGAIN_S
 
     def _lost(self, fd: int) -> str:
         """Return why the directory open at *fd* is no longer this claim's to empty; empty when it is."""

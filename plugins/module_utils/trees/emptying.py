@@ -43,13 +43,20 @@ class Emptied:
     left: tuple[str, ...]
 
 
-def empty(dir_fd: int, *, rate: float | None = None, progress: Callable[[int], None] | None = None) -> Emptied:
+def empty(
+    dir_fd: int,
+    *,
+    rate: float | None = None,
+    progress: Callable[[int], None] | None = None,
+    files_a_step: int = _FILES_A_STEP,
+) -> Emptied:
     """Delete everything in a directory, not the directory itself.
 
     :param rate: files deleted per second at most
     :param progress: called now and then with the files deleted so far; what it raises ends the work
+    :param files_a_step: after how many files it is called
     """
-    work = _Emptying(dir_fd, rate, progress)
+    work = _Emptying(dir_fd, rate, progress, files_a_step)
     while work.once() and work.left:
         pass  # what came, or was passed over by the filesystem's listing, while its directory was emptied
     return Emptied(work.files, work.directories, work.left)
@@ -71,10 +78,12 @@ def remove(
 
 
 class _Emptying:
-    def __init__(self, dir_fd: int, rate: float | None, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, dir_fd: int, rate: float | None, progress: Callable[[int], None] | None, files_a_step: int
+    ) -> None:
         self._dir_fd = dir_fd
         self._rate = Rate(rate)
-        self._files_a_step = _FILES_A_STEP if rate is None else max(1, min(_FILES_A_STEP, int(rate / _STEPS_A_SECOND)))
+        self._files_a_step = files_a_step if rate is None else max(1, min(files_a_step, int(rate / _STEPS_A_SECOND)))
         self._progress = progress
         self.files = 0
         self.directories = 0
