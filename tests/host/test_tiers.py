@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from stowage_core import events, owner, records
 from stowage_core.data_location.change import Choice, choose
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
+from stowage_core.locks import host_lock, tier_lock
 from stowage_core.places import Places
 from stowage_core.tiers import host as tier_host
 from stowage_core.tiers.declared import read_backends
@@ -334,3 +337,52 @@ def test_a_survey_that_failed_is_tried_again_until_a_store_was_seen(host: Host, 
     with store_on(disk / "kv"):
         assert host.declare(backend("chat", disk / "kv")).tiers[0]["was_empty"] is None
     assert host.declare(backend("chat", disk / "kv")).tiers[0]["was_empty"] is None
+
+
+# -- Two at once, and disks without room
+
+
+def test_of_two_that_claim_at_once_one_wins(host: Host, disk: Path) -> None:
+    """As modules do, each with the locks; also where one path is inside the other."""
+    owned(disk / "kv")
+    results: list[str] = []
+
+    def take(name: str, path: Path, owner: str) -> None:
+        declaration = tier_host.Declaration("gpu-01", read_backends([backend(name, path, owner=owner)]))
+        with tier_lock(host.places), host_lock(host.places):
+            try:
+                tier_host.declare(host.places, declaration, Differences())
+                results.append(name)
+            except Refusal as refused:
+                results.append(str(refused))
+
+    takers = [
+        threading.Thread(target=take, args=("chat", disk / "kv", str(UID))),
+        threading.Thread(target=take, args=("code", disk / "kv", str(UID))),
+        threading.Thread(target=take, args=("third", disk, "0")),
+    ]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+    winners = [name for name in results if name in ("chat", "code", "third")]
+    assert len(winners) == 1 and len(results) == 3
+    assert all(f"the tier {winners[0]}/0" in refused for refused in results if refused not in winners)
+    assert len(host.claims()) == 1
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_claimed(host: Host, small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("ext4")
+    subprocess.run(["dd", "if=/dev/zero", f"of={disk.path}/filler", "bs=64k"], check=False, stderr=subprocess.DEVNULL)
+    number = 0
+    with pytest.raises(OSError, match="No space left on device"):
+        while True:  # also the blocks and inodes that are kept for root
+            (disk.path / f"d{number}").mkdir()
+            number += 1
+    with pytest.raises(OSError, match="No space left on device"):
+        _do(host, backend("chat", disk.path / "kv"))
+    assert host.claims() == {} and host.found() == {}
+    (disk.path / "filler").unlink()
+    for one in range(number):
+        (disk.path / f"d{one}").rmdir()
+    host.declare(backend("chat", disk.path / "kv"))

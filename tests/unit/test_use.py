@@ -106,6 +106,19 @@ def test_doubts_of_an_overlay(changes: dict[str, Any], doubts: list[str]) -> Non
     assert overlay.is_proven is (not doubts and "relative" not in changes)
 
 
+def test_a_whole_filesystem_s_own_mount_is_no_use() -> None:
+    text = b"""1 0 8:1 / / rw - ext4 /dev/sda1 rw
+2 1 8:2 / /mnt/kv rw - xfs /dev/sdb rw
+3 1 8:2 / /srv/again rw - xfs /dev/sdb rw
+4 1 8:2 /part /srv/part rw - xfs /dev/sdb rw
+"""
+    view = use_mounts.View("this host", mounts.parse(text))
+    every = [f"mounted at {point} in this host" for point in ("/mnt/kv", "/srv/again", "/srv/part")]
+    assert list(use_mounts.uses(view, "8:2", "/", ())) == every
+    assert list(use_mounts.uses(view, "8:2", "/", (), ("/mnt/kv",))) == every[1:]
+    assert list(use_mounts.uses(view, "8:2", "/part", (), ("/srv/again",))) == every[2:]
+
+
 def test_directories_above() -> None:
     found = list(use_mounts._above(["/a/b/c", "/a/d", "/"]))
     assert sorted(found) == ["/", "/a", "/a/b"]
