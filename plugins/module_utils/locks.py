@@ -46,7 +46,12 @@ def tier_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractConte
 
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """
-    return _held(places, os.path.join(places.run, "tiers.lock"), timeout)
+    return _held(places, tier_lock_path(places), timeout)
+
+
+def tier_lock_path(places: Places) -> str:
+    """Return the file of that lock, for whoever only gives way to its holder."""
+    return os.path.join(places.run, "tiers.lock")
 
 
 def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:

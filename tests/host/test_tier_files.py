@@ -61,7 +61,8 @@ def evict(
         plan, problems = files_round.look(fd, limits, nothing)
         assert problems.complete
         after_look()
-        return files_round.remove(fd, plan, nothing)
+        removed = Removed()
+        return removed, files_round.remove(fd, plan, removed, nothing)
     finally:
         os.close(fd)
 
@@ -87,7 +88,8 @@ def test_bytes_are_those_on_the_disk(disk: Path) -> None:
     os.sync()
     plan, _problems = files_round.look(fd, Limits(5 * SIZE, 0, Watermark(70, 50)), nothing)
     assert plan.allocated == 4 * SIZE
-    removed, excess = files_round.remove(fd, plan, nothing)
+    removed = Removed()
+    excess = files_round.remove(fd, plan, removed, nothing)
     os.close(fd)
     assert (removed.allocated, bool(excess)) == (2 * SIZE, False)
     assert left(disk) == ["c", "d", "hole"]

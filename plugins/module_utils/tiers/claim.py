@@ -21,10 +21,11 @@ from .. import claims
 from .. import mounts as mount_table
 from ..claims import Claims
 from ..data_location.place import check_components, is_local
-from ..errors import Refusal, printable
+from ..errors import Refusal, StowageError, printable
 from ..mounts import Mount, of_path
-from ..owner import XATTR, Mark, read_mark
+from ..owner import XATTR, Mark, Registry, read_mark
 from ..paths import is_within, relation, resolve
+from ..places import Places
 from ..services.lasting_mounts import LastingMounts
 from ..syscalls import DIRECTORY, mount_id, open_beneath
 from .recorded import Claimed
@@ -298,3 +299,22 @@ def open_directory(path: str, mounts: Sequence[Mount]) -> int:
         return open_beneath(root, os.fsencode(os.path.relpath(path, mount.point)))
     finally:
         os.close(root)
+
+
+def why_lost(places: Places, path: str, name: str, identity: str, fd: int) -> str:
+    """Return why the directory open at *fd* is not the tier any more that was claimed at *path*; empty when it is."""
+    try:
+        mark = read_mark(fd)
+    except StowageError as error:
+        return str(error)
+    if mark is None or (mark.kind, mark.name, mark.identity) != (KIND, name, identity):
+        return f"it does not bear the owner mark of tier {name}"
+    try:
+        there = os.lstat(path)
+    except OSError as error:
+        return f"it is not at its path any more: {error.strerror}"
+    if not os.path.samestat(there, os.fstat(fd)):
+        return "something else is at its path now"
+    if Registry(places).all().get(path, {}).get("identity") != identity:
+        return "its claim is not registered any more"
+    return ""

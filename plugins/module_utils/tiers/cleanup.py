@@ -20,14 +20,14 @@ from .. import mounts as mount_table
 from ..errors import StowageError, one_line, printable
 from ..eviction import write_leases
 from ..mounts import Mount
-from ..owner import Registry, read_mark
+from ..owner import Registry
 from ..places import Places
 from ..syscalls import open_beneath
 from ..trees.emptying import empty
 from ..use.look import InUse, Subject, in_use
 from ..use.mounts import place_in_filesystem
 from . import processes
-from .claim import KIND, open_directory
+from .claim import open_directory, why_lost
 from .survey import marked_below
 
 DEADLINE_S = 300.0
@@ -236,24 +236,8 @@ class Cleanup:
         self._look_next = self._clock() + _LOOK_AGAIN_S
 
     def _lost(self, fd: int) -> str:
-        """Return why the directory open at *fd* is no longer this claim's to empty; empty when it is."""
         claim = self._claim
-        try:
-            mark = read_mark(fd)
-        except StowageError as error:
-            return str(error)
-        if mark is None or (mark.kind, mark.name, mark.identity) != (KIND, claim.name, claim.identity):
-            return f"it does not bear the owner mark of tier {claim.name} of host {claim.host}"
-        try:
-            there = os.lstat(claim.path)
-        except OSError as error:
-            return f"it is not at its path any more: {error.strerror}"
-        if not os.path.samestat(there, os.fstat(fd)):
-            return "something else is at its path now"
-        entries = Registry(self._places).all()
-        if entries.get(claim.path, {}).get("identity") != claim.identity:
-            return "its claim is not registered any more"
-        return ""
+        return why_lost(self._places, claim.path, claim.name, claim.identity, fd)
 
     def _shared(self) -> str:
         """Return which other claim lies over the tier's path; empty when none does."""

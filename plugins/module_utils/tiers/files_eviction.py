@@ -62,6 +62,13 @@ class Limits:
         high = self.marks.high
         return 0 < self.capacity * high < allocated * 100 or 0 < self.key_limit * high < files * 100
 
+    def room(self, allocated: int, files: int) -> tuple[float, float]:
+        """Return how many bytes, and files, may come until the high mark is reached; infinite where nothing limits."""
+        high = self.marks.high
+        room_bytes = self.capacity * high / 100 - allocated if self.capacity else float("inf")
+        room_files = self.key_limit * high / 100 - files if self.key_limit else float("inf")
+        return max(0.0, room_bytes), max(0.0, room_files)
+
     def excess(self, allocated: int, files: int) -> Excess:
         """Return what has to go until both are at the low mark."""
         low = self.marks.low

@@ -24,8 +24,9 @@ from itertools import islice
 from ..errors import StowageError, printable
 from ..syscalls import NO_DIRECTORY, open_beneath, rename_noreplace
 from ..trees.tally import FirstProblems
-from ..trees.walk import Walk
+from ..trees.walk import Problem, Walk
 from .files_eviction import Excess, Limits, Plan, Victim
+from .survey import is_marked
 
 OPEN, CHANGED = "open", "changed or read meanwhile"
 """Why a candidate stays; else it is what the kernel says."""
@@ -51,6 +52,10 @@ def look(root_fd: int, limits: Limits, check: Check) -> tuple[Plan, FirstProblem
     try:
         walk = Walk(again, problems.add)
         for directory in walk:
+            if walk.depth and is_marked(directory.fd):
+                problems.add(Problem(walk.path(), "bears an owner mark, and is left out", missing=False))
+                directory.leave_out()
+                continue
             path = "/".join(walk.names) if walk.depth <= _DEEPEST else None
             if path is not None and len(path) > _LONGEST:
                 path = None
@@ -74,14 +79,14 @@ class Removed:
     kept: Counter[str] = field(default_factory=Counter)
 
 
-def remove(root_fd: int, plan: Plan, check: Check) -> tuple[Removed, Excess]:
-    """Remove files until the plan's excess is gone, or no candidate is left; return that, and what is left of it.
+def remove(root_fd: int, plan: Plan, removed: Removed, check: Check) -> Excess:
+    """Remove files until the plan's excess is gone, or no candidate is left; return what is left of it.
 
     The caller ignores SIGIO, which tells that somebody wants a file on which a lease is held.
     """
-    removed, excess = Removed(), plan.excess()
+    excess = plan.excess()
     if not excess:
-        return removed, excess
+        return excess
     with contextlib.ExitStack() as stack:
         remover = _Remover(root_fd, plan, removed, stack)
         for number, victim in enumerate(plan.oldest()):
@@ -96,7 +101,7 @@ def remove(root_fd: int, plan: Plan, check: Check) -> tuple[Removed, Excess]:
                     if not excess:
                         break
     removed.kept.update(plan.kept)
-    return removed, excess
+    return excess
 
 
 class _Remover:
