@@ -98,7 +98,7 @@ def keys_of(description: bytes, size: int) -> int | None:
     except (IndexError, KeyError):
         return None
     is_whole = position == len(description) and length == size and counts[_KEY] == counts[_VALUE]
-    return counts[_KEY] if is_whole else None
+    return counts[_KEY] if is_whole and counts[_KEY] else None
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -151,7 +151,7 @@ def _network_mounts(section: Section) -> list[Metric]:
 
 
 _TIER_LABELS = ("backend", "position")
-_TIER_GAUGES = (
+TIER_GAUGES = (
     ("stowage_tier_bytes", "bytes", "Size of the files of a tier at the last complete measurement."),
     ("stowage_tier_allocated_bytes", "allocated", "What a tier takes on its disk, measured likewise."),
     ("stowage_tier_files", "files", "Files of a tier, measured likewise."),
@@ -182,7 +182,7 @@ def _tiers(section: Section) -> list[Metric]:
     spaces = [{**one["filesystem"], **one} for one in tiers if one["filesystem"] is not None]
     running = [{**one, "count": len(one["processes"])} for one in tiers if one["processes"] is not None]
     return [
-        *_gauges(tiers, _TIER_LABELS, _TIER_GAUGES),
+        *_gauges(tiers, _TIER_LABELS, TIER_GAUGES),
         *_gauges(
             spaces,
             _TIER_LABELS,

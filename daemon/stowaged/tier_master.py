@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from stowage_core.errors import Refusal, StowageError, one_line
+from stowage_core.errors import Refusal, StowageError, one_line, printable
 from stowage_core.sizes import decimal
 
 TIMEOUT_S = 5.0
@@ -82,16 +82,8 @@ def fetch(url: str) -> str:
     connection = http.client.HTTPConnection(host, port or 80, timeout=TIMEOUT_S)
     try:
         connection.request("GET", (parts.path.rstrip("/") or "/metrics") + (f"?{parts.query}" if parts.query else ""))
-        answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            raise Refusal(url, f"answers {answer.status} {answer.reason}", "name the page of the leader's metrics")
-        data = b""
-        while more := answer.read1(1 << 16):
-            data += more
-            if len(data) > MOST_BYTES:
-                raise Refusal(url, f"answers more than {decimal(MOST_BYTES)}", "name the page of the leader's metrics")
-            if time.monotonic() > deadline:
-                raise Refusal(url, f"does not come to its end within {TIMEOUT_S:g} s")
+        with connection.getresponse() as answer:
+            data = _body(answer, url, deadline)
     except OSError as error:
         raise StowageError(f"{url}: {one_line(error)}; is the leader there?") from error
     except http.client.HTTPException as error:
@@ -99,6 +91,20 @@ def fetch(url: str) -> str:
     finally:
         connection.close()
     return data.decode("utf-8", "replace")
+
+
+def _body(answer: http.client.HTTPResponse, url: str, deadline: float) -> bytes:
+    remedy = "name the page of the leader's metrics"
+    if answer.status != http.client.OK:
+        raise Refusal(url, f"answers {answer.status} {printable(answer.reason)}", remedy)
+    data = b""
+    while more := answer.read1(1 << 16):
+        data += more
+        if len(data) > MOST_BYTES:
+            raise Refusal(url, f"answers more than {decimal(MOST_BYTES)}", remedy)
+        if time.monotonic() > deadline:
+            raise Refusal(url, f"does not come to its end within {TIMEOUT_S:g} s", remedy)
+    return data
 
 
 def parse(page: str, url: str = "") -> Master:

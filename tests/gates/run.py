@@ -75,6 +75,7 @@ def lint() -> Iterator[Check]:
     yield Check("ansible-lint", ["env", f"ANSIBLE_HOME={BUILD}/ansible-lint", "ansible-lint", "-q"])
     yield Check("shellcheck", ["shellcheck", *tracked("*.sh", ".ci/run")])
     yield Check("changelog", ["antsibull-changelog", "lint"])
+    yield Check("promtool", ["tests/gates/promtool.sh"])
     yield pytest("tree", "tests/unit/test_tree.py")
 
 

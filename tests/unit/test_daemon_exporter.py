@@ -37,6 +37,7 @@ MEASURED = {"bytes": 5_000_000_000, "files": 12, "measured": 990.5}
 UNMEASURED = {"bytes": None, "files": None, "measured": None}
 COUNTED = ("read_bytes", "write_bytes", "operations", "rtt_seconds", "retransmissions", "timeouts")
 MOUNT = {"workspace": "ml", "drive": "a", "source": 1, "node": "n-1", "state": "Bound", "transport": "Auto"}
+TIER_KEYS = [key for _metric, key, _text in metrics.TIER_GAUGES]
 STATE: dict[str, Any] = {
     "cycle": {"time": 1000.25, "cycle_s": 10},
     "filesystems": {
@@ -84,6 +85,25 @@ STATE: dict[str, Any] = {
             },
         ],
         "error": "",
+    },
+    "tiers": {
+        "tiers": [
+            {
+                "backend": "chat",
+                "position": 0,
+                **dict(zip(TIER_KEYS, range(1, 19))),
+                "filesystem": {"size": 100, "avail": 40},
+                "processes": [{"pid": 7}],
+            },
+            {
+                "backend": "code",
+                "position": 1,
+                **dict.fromkeys(TIER_KEYS),
+                "readable": False,
+                "filesystem": None,
+                "processes": None,
+            },
+        ]
     },
     "copies": {
         "copies": [
@@ -152,6 +172,28 @@ stowage_network_mount_operations_total{workspace="ml",drive="a",source="1",node=
 stowage_network_mount_rtt_seconds_total{workspace="ml",drive="a",source="1",node="n-1"} 0.85
 stowage_network_mount_retransmissions_total{workspace="ml",drive="a",source="1",node="n-1"} 3
 stowage_network_mount_timeouts_total{workspace="ml",drive="a",source="1",node="n-1"} 2
+stowage_tier_bytes{backend="chat",position="0"} 1
+stowage_tier_allocated_bytes{backend="chat",position="0"} 2
+stowage_tier_files{backend="chat",position="0"} 3
+stowage_tier_buckets{backend="chat",position="0"} 4
+stowage_tier_incomplete_buckets{backend="chat",position="0"} 5
+stowage_tier_written_bytes{backend="chat",position="0"} 6
+stowage_tier_keys{backend="chat",position="0"} 7
+stowage_tier_capacity_bytes{backend="chat",position="0"} 8
+stowage_tier_key_limit{backend="chat",position="0"} 9
+stowage_tier_bucket_bytes{backend="chat",position="0"} 10
+stowage_tier_readable{backend="chat",position="0"} 11
+stowage_tier_readable{backend="code",position="1"} 0
+stowage_tier_claimed{backend="chat",position="0"} 12
+stowage_tier_complete{backend="chat",position="0"} 13
+stowage_tier_measured_timestamp_seconds{backend="chat",position="0"} 14
+stowage_tier_full{backend="chat",position="0"} 15
+stowage_tier_unaccounted_bytes{backend="chat",position="0"} 16
+stowage_tier_filesystem_filling{backend="chat",position="0"} 17
+stowage_tier_settings_differ{backend="chat",position="0"} 18
+stowage_tier_filesystem_size_bytes{backend="chat",position="0"} 100
+stowage_tier_filesystem_avail_bytes{backend="chat",position="0"} 40
+stowage_tier_processes{backend="chat",position="0"} 1
 stowage_copy_bytes{workspace="ml",drive="hf"} 5000000000
 stowage_copy_files{workspace="ml",drive="hf"} 12
 stowage_copy_in_use{workspace="ml",drive="hf"} 1

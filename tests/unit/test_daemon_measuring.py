@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import bucket_files
 import pytest
 
 from stowage_core import mounts, records
 from stowage_core.places import Places
 from stowage_core.trees import parts as measure_parts
 from stowage_core.trees.measure import Usage
-from stowaged import measuring
+from stowaged import measuring, probe
 from stowaged.declared import Target
 from stowaged.last_measured import record_path
 from stowaged.measuring import Measuring
@@ -197,3 +198,39 @@ def test_names_of_runs_are_any_bytes(tmp_path: Path) -> None:
     record = records.read(places.runs_json)
     assert record is not None and list(record["runs"]) == names
     assert [one["bytes"] for one in runs.summary()["largest"]] == list(range(10, 10 - LARGEST, -1))
+
+
+def test_a_tier_in_a_location_is_counted_with_it(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket_files.put(disk.put("cache/kv/README").parent, 7356462120968)
+    disk.put("cache/other")
+    disk.put("cache/files/a")
+    tier = Target("tier/chat/0", str(disk.path / "cache/kv"), claim=("chat/0", ""), buckets=True)
+    files = Target("tier/files/0", str(disk.path / "cache/files"), claim=("files/0", "id"))
+    monkeypatch.setattr(measuring, "_ENGINE", None)  # nothing is measured by itself
+    monkeypatch.setattr(probe, "_check_claim", lambda *_arguments: None)
+    found = disk.measure(disk.location("cache", "cache"), tier, files)
+    assert {name: one["files"] for name, one in found.items()} == {
+        "location/cache": 5,
+        "tier/chat/0": 3,
+        "tier/files/0": 1,
+    }
+    assert "tier" not in found["location/cache"] and found["tier/files/0"]["tier"]["buckets"] is None
+    shown = found["tier/chat/0"]["tier"]
+    assert (shown["buckets"]["complete"], shown["buckets"]["keys"]) == (1, 16)
+    assert shown["space"]["size"] >= shown["space"]["free"] > 0
+    record = records.read(record_path(disk.places, "tier/chat/0"))
+    assert record is not None and record["tier"] == shown
+
+
+def test_a_tier_without_its_mark_keeps_its_figures(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket_files.put(disk.put("kv/README").parent, 1)
+    tier = Target("tier/chat/0", str(disk.path / "kv"), claim=("chat/0", "id"), buckets=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(probe, "_check_claim", lambda *_arguments: None)
+        disk.measure(tier)
+    found = disk.measure(tier)[tier.object]
+    assert found["complete"] is False and "does not bear the owner mark of tier chat/0" in found["reason"]
+    record = records.read(record_path(disk.places, tier.object)) or {}
+    assert (record["files"], record["complete"], record["tier"]["buckets"]["complete"]) == (3, False, 1)
+    answer = probe.ask(disk.places, tier, None, mounts.read())
+    assert (answer["available"], answer["claimed"]) == (False, False)
