@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from stowage_core.errors import printable
 from stowage_core.network_mounts.records import STATES
 
-from .eviction_decision import BLOCKED
+from .eviction_decision import BLOCKED, FAILED, SHORT
 from .version import VERSION
 
 Section = Mapping[str, Any]
@@ -197,6 +197,32 @@ def _tiers(section: Section) -> list[Metric]:
     ]
 
 
+def _tier_evictions(section: Section) -> list[Metric]:
+    tiers = section["tiers"]
+    blocked = GaugeMetricFamily(
+        "stowage_tier_eviction_blocked",
+        "1 while files of a tier have to go and cannot: too few may, or it could not be done.",
+        labels=(*_TIER_LABELS, "reason"),
+    )
+    counters: list[Metric] = []
+    for metric, key, text in (
+        ("stowage_tier_evicted_bytes", "evicted_bytes", "Bytes on disk of the files removed from a tier."),
+        ("stowage_tier_evicted_files", "evicted_files", "Files removed from a tier to make room."),
+    ):
+        counter = CounterMetricFamily(metric, text, labels=_TIER_LABELS)
+        for one in tiers:
+            counter.add_metric(_labels(one, _TIER_LABELS), one[key])
+        counters.append(counter)
+    for one in tiers:
+        for reason in (SHORT, FAILED):
+            blocked.add_metric([*_labels(one, _TIER_LABELS), reason], one["reason"] == reason)
+    planned = (
+        ("stowage_tier_eviction_planned_bytes", "planned_bytes", "Bytes on disk of the files that would go."),
+        ("stowage_tier_eviction_planned_files", "planned_files", "Files that would go (evict: plan)."),
+    )
+    return [*counters, blocked, *_gauges(tiers, _TIER_LABELS, planned)]
+
+
 def _copies(section: Section) -> list[Metric]:
     return _gauges(
         section["copies"],
@@ -287,6 +313,7 @@ _FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
     "drives": _drives,
     "network_mounts": _network_mounts,
     "tiers": _tiers,
+    "tier_evictions": _tier_evictions,
     "copies": _copies,
     "evictions": _evictions,
     "fills": _fills,

@@ -18,6 +18,7 @@ NAMES = (
     "drives",
     "network_mounts",
     "tiers",
+    "tier_evictions",
     "copies",
     "evictions",
     "fills",

@@ -35,6 +35,7 @@ from .notify import Notifier
 from .reader import Reader, Recorded
 from .sections import Sections
 from .settings import Settings
+from .tier_evicting import TierEvicting
 from .tiers import Tiers
 from .version import VERSION
 from .writer import Writer
@@ -108,6 +109,9 @@ class Service:
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
         self._tiers = Tiers(places, children, self._figures, self._sections, self._writer, say)
+        self._tier_evicting = TierEvicting(
+            places, children, self._figures, self._sections, self._writer, say, configuration.evict
+        )
         self._evicting = Evicting(
             places,
             children,
@@ -156,6 +160,7 @@ class Service:
         else:
             self._note_config("settings", "")
             self._evicting.change_mode(self._settings.evict)
+            self._tier_evicting.change_mode(self._settings.evict)
         self._notifier.ready(self._status())
         self._soon()
 
@@ -220,6 +225,7 @@ class Service:
         self._evicting.decide(self._declared, self._settings, answers.get(DATA_LOCATION))
         self._figures.measure_when_due(table, self._settings)
         self._tiers.look(self._declared.tiers, self._settings.scan_interval_s)
+        self._tier_evicting.look(self._declared.tiers, self._settings)
         self._publish()
         if not self._ready:
             self._ready = True

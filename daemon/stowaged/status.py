@@ -40,8 +40,9 @@ def read(places: Places) -> State:
 
 
 def is_blocked(state: State) -> bool:
-    """Return whether copies have to go and cannot."""
-    return bool(state.get("evictions", {}).get("reason"))
+    """Return whether copies, or files of a tier, have to go and cannot."""
+    tiers_blocked = any(one["reason"] for one in state.get("tier_evictions", {}).get("tiers", []))
+    return tiers_blocked or bool(state.get("evictions", {}).get("reason"))
 
 
 def render(state: State, width: int | None, now: float | None = None) -> list[str]:
@@ -54,7 +55,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
         ("Runs", _runs(state, width, now)),
         ("Drives", _drives(state, width, now)),
         ("Network mounts", _network_mounts(state, width)),
-        ("Tiers", tiers(state.get("tiers", {}), width, now)),
+        ("Tiers", tiers(state.get("tiers", {}), width, now) + _tier_evictions(state, width)),
         ("Copies", _copies(state, width, now)),
         ("Fills", _fills(state, width, now)),
         ("Workers", _workers(state, width)),
@@ -243,6 +244,22 @@ def tiers(section: Mapping[str, Any], width: int | None, now: float) -> list[str
         lines += wrapped(f"! {', '.join(names)}: {message}", width)
     if rows and section["trouble"]:
         lines += wrapped(f"! Settings of stores are not known: {printable(section['trouble'])}", width)
+    return lines
+
+
+def _tier_evictions(state: State, width: int | None) -> list[str]:
+    """Return what was removed from tiers of whole files, would be, or cannot be."""
+    lines = []
+    for one in state.get("tier_evictions", {}).get("tiers", []):
+        name = tier_name(one["backend"], one["position"])
+        if one["reason"]:
+            lines += wrapped(f"! {name}: files cannot be removed: {printable(one['why'])}", width)
+        if one["planned_files"]:
+            size = decimal(one["planned_bytes"])
+            lines += wrapped(f"{name}: {one['planned_files']} files, {size}, would be removed (evict: plan)", width)
+        if one["evicted_files"]:
+            size = decimal(one["evicted_bytes"])
+            lines += wrapped(f"{name}: {one['evicted_files']} files removed since the host was started, {size}", width)
     return lines
 
 

@@ -14,12 +14,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from .. import mounts as mount_table
 from ..errors import StowageError, printable
 from ..locks import is_held, tier_lock_path
 from ..places import Places
+from ..sizes import Space
 from . import files_round
 from .claim import open_directory, why_lost
 from .files_eviction import YOUNG, Limits, check_access_times, short
@@ -59,7 +60,11 @@ class Round:
     excess: bool = False
     """Whether the low mark was not reached although it had to be."""
     blocked: str = ""
-    """Why, when another look would not help."""
+    """Why, when that is not because there was more than one look remembers."""
+    young: bool = False
+    """Whether there are files that may go in a few seconds."""
+    seconds: float = 0.0
+    """How long the look took."""
 
 
 def rest_s(limits: Limits, before: Round | None, last: Round, horizon_s: float) -> float | None:
@@ -69,7 +74,8 @@ def rest_s(limits: Limits, before: Round | None, last: Round, horizon_s: float) 
     :param horizon_s: what is farther away than this is seen to by others
     """
     if last.blocked:
-        return None
+        # At most a fifth of the time goes by in looking at what cannot go yet.
+        return max(ALIVE_S, 5 * last.seconds) if last.young else None
     if last.excess:
         return 0.0
     if before is None:
@@ -115,8 +121,9 @@ def _sleep_until(end: float, report: Callable[..., object]) -> None:
 class _Keeper:
     """One round.
 
-    Its steps are ``looked`` (what was found, and how long it took), ``planned`` (what would go), ``removed`` (what has
-    gone since the last of these), ``ended`` (what is left, and why no more could go) and, with no name, signs of life.
+    Its steps are ``looked`` (what was found, how long that took, and the filesystem before), ``planned`` (what would
+    go), ``removed`` (what has gone since the last of these), ``ended`` (what is left, and why no more could go) and,
+    without a name, signs of life.
     """
 
     def __init__(self, places: Places, terms: Terms, report: Callable[..., object]) -> None:
@@ -146,13 +153,15 @@ class _Keeper:
 
     def _evict(self, removes: bool) -> Round:
         began = time.monotonic()
+        space = Space.of(self._fd)
         plan, problems = files_round.look(self._fd, self._terms.limits, self._check)
-        found = plan.allocated, plan.files
+        found, seconds = (plan.allocated, plan.files), time.monotonic() - began
         self._report(
             step="looked",
             allocated=plan.allocated,
             files=plan.files,
-            seconds=time.monotonic() - began,
+            seconds=seconds,
+            space=asdict(space),
             problems=list(problems.texts()) if not problems.complete else [],
         )
         if not removes:
@@ -164,8 +173,8 @@ class _Keeper:
         kept = self._removed.kept
         blocked = short(excess, self._removed.files, kept) if excess and not plan.is_cut else ""
         left = plan.allocated - self._removed.allocated, plan.files - self._removed.files
-        self._report(step="ended", allocated=left[0], files=left[1], blocked=blocked, young=bool(kept[YOUNG]))
-        return Round(began, found, left, bool(excess), blocked)
+        self._report(step="ended", allocated=left[0], files=left[1], blocked=blocked)
+        return Round(began, found, left, bool(excess), blocked, bool(kept[YOUNG]), seconds)
 
     def _tell_removed(self) -> None:
         allocated, files = self._removed.allocated - self._told[0], self._removed.files - self._told[1]
