@@ -123,6 +123,7 @@ def main() -> int:
         print(f"stowage use: standard input: {error.strerror}; {SOCKET} starts it when it is needed", file=sys.stderr)
         return 1
     link.setblocking(True)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started this may not wait for children, and leaves it so
     _end_with_asker(link)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for the answer any more
         tell_answer(link.fileno(), lambda: _found(link, owner))
