@@ -48,6 +48,8 @@ class Figures:
         self._answers: dict[str, Message] = {}
         self._measured: dict[str, dict[str, Any]] = {}
         self._copies: dict[str, dict[str, Any]] = {}
+        self._buckets: dict[str, str] = {}
+        """Of each tier those that need not be looked into again, as the measurement wrote them down."""
         self._ended: dict[str, float] = {}
         """When each child ended last, by its key, infinite while it is there; what is not in it is due at once."""
         self._copies_key = ""
@@ -65,6 +67,7 @@ class Figures:
         wanted = {target.object for target in declared.targets}
         for name in [name for name in self._measured if name not in wanted]:
             del self._measured[name]
+            self._buckets.pop(name, None)
         for name in wanted:
             if name not in self._measured:
                 record = recorded.get(name, {})
@@ -128,7 +131,8 @@ class Figures:
     ) -> None:
         drives = {drive.copy_name: drive for drive in self._declared.drives if drive.placed}
         place = _place(self._declared.data_location)
-        body = Measuring(self._places, targets, self._declared.data_location, drives, table, scan_interval_s)
+        location = self._declared.data_location
+        body = Measuring(self._places, targets, location, drives, table, scan_interval_s, dict(self._buckets))
 
         def take(message: Message) -> None:
             if place == _place(self._declared.data_location):  # else its copies are not of the present one
@@ -167,6 +171,8 @@ class Figures:
         else:
             kept = {key: message[key] for key in _KEPT}
             more = {key: message.get(key) for key in ("runs", "tier")}
+            if "known" in message:
+                self._buckets[message["object"]] = message["known"]
             self._measured[message["object"]].update(kept, **more, complete=True, reason="")
 
     def _fail(self, name: str, reason: str) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable
 
 from stowage_core import mounts, records
@@ -57,6 +57,8 @@ class Measuring:
     """By the name of their copy."""
     table: Sequence[Mount]
     scan_interval_s: float = 0.0
+    known: Mapping[str, str] = field(default_factory=dict)
+    """Buckets whose descriptions need not be read again, by the object's name of their tier."""
 
     def __call__(self, send: Send) -> None:
         _beat(send)
@@ -137,9 +139,11 @@ class Measuring:
         if not figures["complete"]:
             self._fail(target, figures["reason"], send)
             return
+        known = ""
         if target.claim is not None:
             try:
-                figures = {**figures, "tier": self._tier(target, send)}
+                inside, known = self._tier(target, send)
+                figures = {**figures, "tier": inside}
             except StowageError as error:
                 self._fail(target, str(error), send)
                 return
@@ -148,17 +152,21 @@ class Measuring:
                 return
         record = {**figures, "filesystem": filesystem.to_json()}
         _keep(send, lambda: records.write(record_path(self.places, target.object), record))
-        send({"object": target.object, **figures})
+        send({"object": target.object, **figures, **({"known": known} if known else {})})
 
-    def _tier(self, target: Target, send: Send) -> dict[str, Any]:
-        """Return what is in a tier beside its size, and the space of its filesystem at this time.
+    def _tier(self, target: Target, send: Send) -> tuple[dict[str, Any], str]:
+        """Return what is in a tier beside its size, with the space of its filesystem, and the buckets known now.
 
-        Figures of the two are compared, and a tier may grow by much until the next measurement.
+        Sizes and space are compared, and a tier may grow by much until the next measurement.
         """
         fd, _filesystem = self._open(target, send)
         try:
-            found = buckets.count(fd, Pacer(_PACE).step) if target.buckets else None
-            return {"buckets": None if found is None else asdict(found), "space": asdict(Space.of(fd))}
+            space = asdict(Space.of(fd))
+            if not target.buckets:
+                return {"buckets": None, "space": space}, ""
+            before = buckets.recalled(self.known.get(target.object, ""))
+            found, known = buckets.count(fd, Pacer(_PACE).step, before)
+            return {"buckets": asdict(found), "space": space}, buckets.remembered(known)
         finally:
             os.close(fd)
 

@@ -65,12 +65,43 @@ def test_descriptions(keys: list[str], value_bytes: int) -> None:
     assert buckets.keys_of(*bucket_files.description(keys, value_bytes)) == len(keys)
 
 
-def count(directory: Path) -> Buckets:
+def counted(directory: Path, known: buckets.Known) -> tuple[Buckets, buckets.Known]:
     fd = os.open(directory, os.O_RDONLY)
     try:
-        return buckets.count(fd, lambda: None)
+        return buckets.count(fd, lambda: None, known)
     finally:
         os.close(fd)
+
+
+def count(directory: Path) -> Buckets:
+    return counted(directory, {})[0]
+
+
+def test_a_description_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    keys = buckets._keys
+    monkeypatch.setattr(buckets, "_keys", lambda *those: (read.append(those[1]), keys(*those))[1])
+    for number in (1, 2, -3):
+        bucket_files.put(tmp_path, number)
+    (tmp_path / "4.bucket").write_bytes(b"x")
+    (tmp_path / "4.meta").write_bytes(b"")
+    before, known = counted(tmp_path, {})
+    assert (before.complete, sorted(read)) == (3, ["-3.meta", "1.meta", "2.meta", "4.meta"])
+    read.clear()
+    assert counted(tmp_path, buckets.recalled(buckets.remembered(known))) == (before, known) and read == ["4.meta"]
+    read.clear()
+    (tmp_path / "2.meta").unlink()
+    (tmp_path / "1.bucket").write_bytes(b"short")
+    bucket_files.put(tmp_path, 5)
+    after, known = counted(tmp_path, known)
+    assert (after.complete, after.incomplete) == (2, 3) and sorted(known) == ["-3", "5"]
+    assert sorted(read) == ["1.meta", "4.meta", "5.meta"]
+
+
+@given(st.dictionaries(st.integers(-(10**18), 10**18).map(str), st.tuples(st.integers(0, 1 << 50), st.integers(0, 99))))
+def test_known_buckets_are_recalled(known: buckets.Known) -> None:
+    text = buckets.remembered(known)
+    assert buckets.recalled(text) == known and text.isprintable()
 
 
 def test_counting_buckets(tmp_path: Path) -> None:
@@ -86,7 +117,15 @@ def test_counting_buckets(tmp_path: Path) -> None:
 
 
 def test_what_is_no_bucket(tmp_path: Path) -> None:
-    for name in ("README", ".bucket", "x.bucket", "1.bucket.tmp", "٣.bucket", "1234567890123456789012.bucket"):
+    for name in (
+        "README",
+        ".bucket",
+        "x.bucket",
+        "1.bucket.tmp",
+        "٣.bucket",
+        "1234567890123456789012.bucket",
+        "007.bucket",
+    ):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "5.meta").write_bytes(REAL)
     (tmp_path / "6.bucket").mkdir()
