@@ -552,6 +552,9 @@ ansible_facts:
               the tier. All four are null when it cannot be seen.
             - C(survey) is what was in the directory when it was claimed, null when nobody looked. In it C(was_empty) is
               null when that is not known, and C(reason) says why.
+            - C(allocated) and what follows is what the daemon last found out, null where it has not. C(written_bytes)
+              and C(keys) are those of complete buckets. C(filling) is whether less is free than its filesystem's tiers
+              may still write. C(settings_differ) is whether a process of the store has other settings than declared.
           returned: always
           type: list
           elements: dict
@@ -574,6 +577,18 @@ ansible_facts:
               mode: "0750"
               claimed: true
               survey: {entries: 0, readable: true, time: 1764419699.25, reason: "", was_empty: true}
+              allocated: 67141632
+              bytes: 67111620
+              files: 8
+              complete: true
+              measured: 1764419699.25
+              buckets: 4
+              written_bytes: 67109760
+              keys: 64
+              full: false
+              unaccounted_bytes: 107374182
+              filling: false
+              settings_differ: false
         leases:
           description:
             - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(left_s) is for how

@@ -21,7 +21,8 @@ from daemon_lab import Daemon, wait_for
 from test_daemon_service import declare_location
 from tiers_lab import Host, backend
 
-from stowage_core import events, records
+from stowage_core import events, mounts, records
+from stowage_core.facts.objects import Objects
 from stowage_core.tiers import recorded
 from stowage_core.tiers.declared import Backend
 from stowage_core.tiers.environment import member_environment
@@ -105,6 +106,9 @@ def test_what_a_member_has_really_written(disk: Path, start: Callable[..., Daemo
     assert "chat/0" in text and "419 MB" in text
     found = json.loads(daemon.command("measure", "--json").stdout)
     assert {each["object"]: each["files"] for each in found}["tier/chat/0"] == 7
+    (fact,) = Objects(daemon.places, mounts.read()).read()["tiers"]
+    known = ("allocated", "measured", "buckets", "keys", "written_bytes", "filling", "settings_differ", "claimed")
+    assert {key: fact[key] for key in known} == {key: shown(daemon)[key] for key in known}
 
 
 def test_figures_stay_while_its_disk_is_away(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:

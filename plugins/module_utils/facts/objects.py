@@ -36,6 +36,11 @@ Value = TypeVar("Value")
 
 _MEASURED = ("bytes", "files", "complete", "measured")
 """A measurement; null for what has not been measured, or is measured by another host."""
+_OF_TIER = (
+    *("allocated", *_MEASURED),
+    *("buckets", "written_bytes", "keys", "full", "unaccounted_bytes", "filling", "settings_differ"),
+)
+"""What the daemon knows of a tier."""
 _UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
 
 
@@ -243,14 +248,19 @@ class Objects:
         return [network_records.shown_export(one) for one in found]
 
     def _tiers(self) -> list[Report]:
+        """Return the tiers, with what the daemon last found out about each."""
         nothing: list[Report] = []
+        known = {(one["backend"], one["position"]): one for one in self._state("tiers")}
         found = self._try(lambda: tiers.found(self._places, self._mounts), nothing)
         for one in found:
             if not one["claimed"]:
                 where = f"tier {one['backend']}/{one['position']} {one['path']}"
                 seen = "its directory cannot be seen" if one["claimed"] is None else "it does not bear its owner mark"
                 self.problems.append(f"{where}: {seen}; is its disk mounted?")
-        return found
+        return [
+            {**one, **{field: known.get((one["backend"], one["position"]), {}).get(field) for field in _OF_TIER}}
+            for one in found
+        ]
 
     # -- What is going on
 
