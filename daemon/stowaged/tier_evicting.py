@@ -1,9 +1,9 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Having tiers of whole files kept between their marks: by children, one a tier, for as long as one is needed.
+"""Having tiers of whole files kept between their marks: by children, one a tier.
 
-Looking at all files of a tier takes seconds, so it is not done to see whether it is time to: every cycle the growth of
-the filesystem tells how much a tier may hold by now at most. Which files go is decided in ``tiers.files_eviction``.
+A child watches how its filesystem fills, looks at the files when the tier may be full, and ends when it is not any
+more; then the next one watches. What it does is in ``tiers.files_keeping``, which files go in ``tiers.files_eviction``.
 """
 
 from __future__ import annotations
@@ -57,19 +57,17 @@ class _Tier:
 
     host_tier: HostTier
     limits: Limits
-    estimate: Estimate | None = None
-    """None until it was looked at."""
     base: tuple[int, int] = (0, 0)
     """What it held after the last look."""
     looked: float | None = None
     """When that was."""
     rest_until: float = NEVER
     space: Space | None = None
-    """Its filesystem before the look that is under way."""
+    """Its filesystem before that."""
     seconds: float = 0.0
     """How long the last look took."""
-    removed: bool = False
-    """Whether the present child has removed anything."""
+    has_looked: bool = False
+    """Whether the present child, or the last, has come to that."""
     gave_way: bool = False
     withdrawn: bool = False
     planned: tuple[int, int] = (0, 0)
@@ -119,7 +117,7 @@ def terms(places: Places, one: HostTier, before: Settings) -> Terms | None:
 
 
 class TierEvicting:
-    """Looks each cycle which tiers may be above their marks."""
+    """Has a child at work on each tier whose files may go."""
 
     def __init__(
         self,
@@ -138,6 +136,7 @@ class TierEvicting:
         self._writer = writer
         self._say = say
         self._mode = mode
+        self._configuration = Settings()
         self._of: dict[str, _Tier] = {}
         self._counts = _counted(sections.last(SECTION) or {})
 
@@ -155,7 +154,8 @@ class TierEvicting:
         self._children.stop(key_of(name), f"stopped, because {why}")
 
     def look(self, tiers: Sequence[HostTier], configuration: Settings) -> None:
-        """Start what is due, given how full the filesystems are now."""
+        """Take on the tiers of this host, and start what is due."""
+        self._configuration = configuration
         found: dict[str, _Tier] = {}
         for tier in tiers:
             limits = Limits.of(tier.group, tier.tier) if tier.group.is_on(configuration.host) else None
@@ -166,48 +166,37 @@ class TierEvicting:
                 one = _Tier(tier, limits)
             elif one.limits != limits:
                 one.limits, one.rest_until = limits, NEVER
+                self._withdraw(tier.name, one, "it is declared anew")
             one.host_tier = tier
             found[tier.name] = one
         for name, one in self._of.items():
             if found.get(name) is not one:
                 self._withdraw(name, one, "it is not evicted any more")
         self._of = found
-        for name, one in found.items():
-            if not self._children.running(key_of(name)):
-                self._decide(one, configuration)
+        for one in found.values():
+            self._decide(one)
             self._tell_all(one)
         self._publish()
 
-    def _decide(self, one: _Tier, configuration: Settings) -> None:
-        figures, space = self._figures.tier(one.host_tier.object), self._figures.space(one.host_tier.object)
-        if not figures["readable"] or space is None:
-            one.estimate = None
+    def _decide(self, one: _Tier) -> None:
+        running = self._children.running(key_of(one.host_tier.name))
+        if not self._figures.tier(one.host_tier.object)["readable"]:
+            if running:
+                self._withdraw(one.host_tier.name, one, "it is not there")
+            one.looked = None
             self._block(one, "", "")
-            return
-        if one.estimate is not None:
-            one.estimate.saw(Space.from_json(space))
-        if self._is_due(one, figures):
-            self._start(one, configuration)
+        elif not running and time.monotonic() >= one.rest_until:
+            self._start(one)
 
-    def _is_due(self, one: _Tier, figures: Mapping[str, Any]) -> bool:
-        if time.monotonic() < one.rest_until:
-            return False
-        if one.estimate is None or one.looked is None or one.blocked[0]:
-            return True
-        if one.limits.is_above(one.estimate.allocated, one.estimate.files):
-            return True
-        # Others may have freed as much as the tier has grown: then only a measurement shows it.
-        later = figures["measured"] is not None and figures["measured"] > one.looked
-        return later and one.limits.is_above(figures["allocated"], figures["files"])
-
-    def _start(self, one: _Tier, configuration: Settings) -> None:
-        now = partial(terms, self._places, one.host_tier, configuration)
-        removes, horizon_s = self._mode == "on", 2 * configuration.cycle_s
-        one.removed = one.gave_way = one.withdrawn = False
+    def _start(self, one: _Tier) -> None:
+        now = partial(terms, self._places, one.host_tier, self._configuration)
+        removes, interval_s = self._mode == "on", self._configuration.scan_interval_s
+        before = Estimate(*one.base, one.space) if one.looked is not None and one.space is not None else None
+        one.has_looked = one.gave_way = one.withdrawn = False
 
         def body(send: Send) -> None:
             try:
-                keep(self._places, now, removes, horizon_s, lambda **message: send(message))
+                keep(self._places, now, removes, interval_s, before, lambda **message: send(message))
             except GivenWay:
                 send({"step": "gave way"})
 
@@ -232,14 +221,8 @@ class TierEvicting:
 
     def _take_look(self, one: _Tier, message: Message) -> None:
         one.seconds, one.space = message["seconds"], Space.from_json(message["space"])
-        found = message["allocated"], message["files"]
-        one.rest_until = NEVER
-        if one.estimate is not None and not one.removed and not one.limits.is_above(*found):
-            feared = (one.estimate.allocated - one.base[0], one.estimate.files - one.base[1])
-            real = (found[0] - one.base[0], found[1] - one.base[1])
-            if all(2 * was < might for was, might in zip(real, feared) if might > 0):
-                one.rest_until = time.monotonic() + VAIN * one.seconds
-        self._take_on(one, found)
+        one.base, one.looked, one.has_looked = (message["allocated"], message["files"]), time.time(), True
+        one.rest_until = time.monotonic() + VAIN * one.seconds if message["vain"] else NEVER
         problems = tuple(message["problems"])
         if problems and problems != one.problems:
             more = f" and {len(problems) - 1} more" if problems[1:] else ""
@@ -247,17 +230,11 @@ class TierEvicting:
         one.problems = problems
 
     def _take_end(self, one: _Tier, message: Message) -> None:
-        self._take_on(one, (message["allocated"], message["files"]))
+        one.base = message["allocated"], message["files"]
         self._block(one, SHORT if message["blocked"] else "", message["blocked"])
-
-    @staticmethod
-    def _take_on(one: _Tier, holds: tuple[int, int]) -> None:
-        if one.space is not None:
-            one.base, one.looked, one.estimate = holds, time.time(), Estimate(*holds, one.space)
 
     def _count(self, one: _Tier, allocated: int, files: int) -> None:
         if files:
-            one.removed = True
             one.untold = one.untold[0] + allocated, one.untold[1] + files
             count = self._counts.setdefault(one.host_tier.name, _Count())
             count.allocated += allocated
@@ -266,7 +243,7 @@ class TierEvicting:
     def _end(self, one: _Tier, ending: Ending) -> None:
         now = time.monotonic()
         if one.withdrawn or one.gave_way:
-            one.estimate = None
+            one.looked = None
         elif ending.silent or ending.error:
             one.rest_until = now + RETRY_S
             self._block(one, FAILED, f"no progress for {SILENCE_S:g} s" if ending.silent else ending.error)
@@ -275,7 +252,8 @@ class TierEvicting:
                 self._block(one, "", "")
             if one.blocked[0] or one.planned[1]:
                 one.rest_until = now + max(RETRY_S if one.planned[1] else BLOCKED_S, VAIN * one.seconds)
-        self._tell_all(one)
+            if one.has_looked and one.rest_until <= now and self._of.get(one.host_tier.name) is one:
+                self._start(one)  # it goes on watching
         self._publish()
 
     def _block(self, one: _Tier, kind: str, why: str) -> None:

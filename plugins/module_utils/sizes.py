@@ -62,9 +62,9 @@ class Space:
     files_free: int
 
     @classmethod
-    def of(cls, fd: int) -> Space:
-        """Return the space of the filesystem that *fd* is on."""
-        answer = os.fstatvfs(fd)
+    def of(cls, place: int | str) -> Space:
+        """Return the space of the filesystem that *place*, a descriptor or a path, is on."""
+        answer = os.statvfs(place)
         unit = answer.f_frsize
         return cls(
             answer.f_blocks * unit, answer.f_bfree * unit, answer.f_bavail * unit, answer.f_files, answer.f_ffree

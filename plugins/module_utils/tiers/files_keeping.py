@@ -4,8 +4,8 @@
 """Keeping a tier of whole files between its marks, for as long as it is written to fast.
 
 Each round looks at all files and removes what is to go. What was written between two looks says when the next one is
-needed: at once while the tier fills faster than rounds empty it, and none at all when that is far away. Between rounds
-nothing of the disk is held. Removing files takes long, so it belongs in a child.
+needed: at once while the tier fills as fast as rounds empty it. When that is far away, the growth of the filesystem
+tells when the tier may be full: seeing that every second costs nothing. Between rounds nothing of the disk is held.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from ..places import Places
 from ..sizes import Space
 from . import files_round
 from .claim import open_directory, why_lost
-from .files_eviction import YOUNG, Limits, check_access_times, short
+from .files_eviction import YOUNG, Estimate, Limits, check_access_times, short
 from .files_round import Removed
 
 CHECK_S = 0.1
 """How often the claim is looked at while files go."""
 ALIVE_S = 1.0
-LONGEST_REST_S = 10.0
-"""How long the next look waits at most while one is needed soon: the tier may be written to faster by then."""
+WATCH_S = 1.0
+"""How often it is seen how full the filesystem is."""
+HORIZON_S = 10.0
+"""A tier that does not reach its high mark in this time is watched again, for which nothing need be remembered."""
 
 
 class GivenWay(StowageError):
@@ -49,6 +51,19 @@ class Terms:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """What a tier held, in bytes on the disk and in files, and what it may hold at most by now."""
+
+    before: tuple[int, int]
+    feared: tuple[int, int]
+
+    def was_others(self, found: tuple[int, int]) -> bool:
+        """Return whether most of it was not the tier's."""
+        each = zip(self.before, self.feared, found)
+        return all(2 * (now - before) < feared - before for before, feared, now in each if feared > before)
+
+
+@dataclass(frozen=True)
 class Round:
     """What one round came to."""
 
@@ -57,26 +72,25 @@ class Round:
     """Bytes on the disk and files, as the look has found them."""
     left: tuple[int, int]
     """The same, less what was removed."""
-    excess: bool = False
-    """Whether the low mark was not reached although it had to be."""
+    is_cut: bool = False
+    """Whether more has to go than one look remembers."""
     blocked: str = ""
-    """Why, when that is not because there was more than one look remembers."""
+    """Why the tier is above its high mark still, when that is not the reason."""
     young: bool = False
     """Whether there are files that may go in a few seconds."""
     seconds: float = 0.0
     """How long the look took."""
 
 
-def rest_s(limits: Limits, before: Round | None, last: Round, horizon_s: float) -> float | None:
+def rest_s(limits: Limits, before: Round | None, last: Round) -> float | None:
     """Return how many seconds after the beginning of *last* the next look is due; None when far away, or in vain.
 
     :param before: the round before, by which it is seen how fast the tier is written to
-    :param horizon_s: what is farther away than this is seen to by others
     """
     if last.blocked:
         # At most a fifth of the time goes by in looking at what cannot go yet.
         return max(ALIVE_S, 5 * last.seconds) if last.young else None
-    if last.excess:
+    if last.is_cut:
         return 0.0
     if before is None:
         return 1.0 if last.left != last.found else None
@@ -85,31 +99,62 @@ def rest_s(limits: Limits, before: Round | None, last: Round, horizon_s: float) 
     soonest = min(
         (room * elapsed / more for room, more in zip(limits.room(*last.left), grown) if more > 0), default=float("inf")
     )
-    return None if soonest > horizon_s else min(soonest / 2, LONGEST_REST_S)
+    return None if soonest > HORIZON_S else soonest / 2
 
 
 def keep(
-    places: Places, terms: Callable[[], Terms | None], removes: bool, horizon_s: float, report: Callable[..., object]
+    places: Places,
+    terms: Callable[[], Terms | None],
+    removes: bool,
+    interval_s: float,
+    before: Estimate | None,
+    report: Callable[..., object],
 ) -> None:
-    """Do rounds for as long as they are needed; called in a process of its own.
+    """Wait until the tier may be above its marks, then do rounds for as long as they are needed.
+
+    It is called in a process of its own.
 
     :param terms: tells what is declared now, before each round; None when nothing is any more
     :param removes: whether files go; otherwise there is one look, and what would go is reported
+    :param interval_s: how often the tier is looked at whatever its filesystem tells
+    :param before: what the tier held after the last look; None when it is not known
     :param report: is told each step, and that the work goes on; see ``_Keeper``
     :raises StowageError: when it cannot be done
     """
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # tells that somebody wants a file on which a lease is held
-    before = None
-    while True:
+    now = terms()
+    feared = None
+    if now is not None and before is not None:
+        feared = _watch(now, before, interval_s, report)
         now = terms()
-        if now is None:
-            return
-        last = _Keeper(places, now, report).round(removes)
-        rest = rest_s(now.limits, before, last, horizon_s) if removes else None
+    last: Round | None = None
+    while now is not None:
+        earlier, last = last, _Keeper(places, now, report).round(removes, feared)
+        feared = None
+        rest = rest_s(now.limits, earlier, last) if removes else None
         if rest is None:
             return
-        before = last
         _sleep_until(last.began + rest, report)
+        now = terms()
+
+
+def _watch(terms: Terms, estimate: Estimate, interval_s: float, report: Callable[..., object]) -> Growth | None:
+    """Wait until the tier may be above its marks; return how much it may have grown.
+
+    None after *interval_s*: others may have freed as much as it has grown, then only a look shows that.
+    """
+    start = estimate.allocated, estimate.files
+    end = time.monotonic() + interval_s
+    number = 0
+    while time.monotonic() < end:
+        estimate.saw(Space.of(terms.path))
+        if terms.limits.is_above(estimate.allocated, estimate.files):
+            return Growth(start, (estimate.allocated, estimate.files))
+        time.sleep(WATCH_S)
+        number += 1
+        if number % 16 == 0:
+            report()
+    return None
 
 
 def _sleep_until(end: float, report: Callable[..., object]) -> None:
@@ -121,7 +166,8 @@ def _sleep_until(end: float, report: Callable[..., object]) -> None:
 class _Keeper:
     """One round.
 
-    Its steps are ``looked`` (what was found, how long that took, and the filesystem before), ``planned`` (what would
+    Its steps are ``looked`` (what was found, how long that took, the filesystem before,
+    and whether it was others that filled that), ``planned`` (what would
     go), ``removed`` (what has gone since the last of these), ``ended`` (what is left, and why no more could go) and,
     without a name, signs of life.
     """
@@ -135,7 +181,7 @@ class _Keeper:
         self._removed = Removed()
         self._told = (0, 0)
 
-    def round(self, removes: bool) -> Round:
+    def round(self, removes: bool, growth: Growth | None) -> Round:
         path, limits = self._terms.path, self._terms.limits
         mounts = mount_table.read()
         try:
@@ -147,11 +193,11 @@ class _Keeper:
             self._check()
             title = f"tier {self._terms.name}: path {printable(path)}: eviction"
             check_access_times(title, limits, mount_table.of_fd(self._fd, mounts))
-            return self._evict(removes)
+            return self._evict(removes, growth)
         finally:
             os.close(self._fd)
 
-    def _evict(self, removes: bool) -> Round:
+    def _evict(self, removes: bool, growth: Growth | None) -> Round:
         began = time.monotonic()
         space = Space.of(self._fd)
         plan, problems = files_round.look(self._fd, self._terms.limits, self._check)
@@ -162,6 +208,7 @@ class _Keeper:
             files=plan.files,
             seconds=seconds,
             space=asdict(space),
+            vain=growth is not None and not plan.is_above and growth.was_others(found),
             problems=list(problems.texts()) if not problems.complete else [],
         )
         if not removes:
@@ -171,10 +218,11 @@ class _Keeper:
         excess = files_round.remove(self._fd, plan, self._removed, self._check)
         self._tell_removed()
         kept = self._removed.kept
-        blocked = short(excess, self._removed.files, kept) if excess and not plan.is_cut else ""
         left = plan.allocated - self._removed.allocated, plan.files - self._removed.files
+        stuck = bool(excess) and not plan.is_cut and self._terms.limits.is_above(*left)
+        blocked = short(excess, self._removed.files, kept) if stuck else ""
         self._report(step="ended", allocated=left[0], files=left[1], blocked=blocked)
-        return Round(began, found, left, bool(excess), blocked, bool(kept[YOUNG]), seconds)
+        return Round(began, found, left, plan.is_cut and bool(excess), blocked, bool(kept[YOUNG]), seconds)
 
     def _tell_removed(self) -> None:
         allocated, files = self._removed.allocated - self._told[0], self._removed.files - self._told[1]
