@@ -15,6 +15,7 @@ from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
 from stowage_core.tiers.declared import tier_name
+from stowage_core.tiers.files_eviction import files_text as files
 
 from . import sections
 from .eviction_decision import FAILED, HALTED, SHORT
@@ -255,11 +256,12 @@ def _tier_evictions(state: State, width: int | None) -> list[str]:
         if one["reason"]:
             lines += wrapped(f"! {name}: files cannot be removed: {printable(one['why'])}", width)
         if one["planned_files"]:
-            size = decimal(one["planned_bytes"])
-            lines += wrapped(f"{name}: {one['planned_files']} files, {size}, would be removed (evict: plan)", width)
+            what = f"{files(one['planned_files'])}, {decimal(one['planned_bytes'])}"
+            lines += wrapped(f"{name}: {what}, would be removed (evict: plan)", width)
         if one["evicted_files"]:
             size = decimal(one["evicted_bytes"])
-            lines += wrapped(f"{name}: {one['evicted_files']} files removed since the host was started, {size}", width)
+            text = f"{name}: {files(one['evicted_files'])} removed since the host was started, {size}"
+            lines += wrapped(text, width)
     return lines
 
 

@@ -19,7 +19,7 @@ from stowage_core.errors import StowageError, printable
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
 from stowage_core.tiers import recorded
-from stowage_core.tiers.files_eviction import Estimate, Limits
+from stowage_core.tiers.files_eviction import Estimate, Limits, files_text
 from stowage_core.tiers.files_keeping import GivenWay, Terms, keep
 
 from . import settings
@@ -268,7 +268,7 @@ class TierEvicting:
         path = printable(one.host_tier.path)
         if one.untold[1] and now - one.told >= TOLD_S:
             one.told, (allocated, files), one.untold = now, one.untold, (0, 0)
-            self._tell(one, EVICTED, f"{path}: {_files(files)} ({decimal(allocated)}) removed: {_why(one.limits)}")
+            self._tell(one, EVICTED, f"{path}: {files_text(files)} ({decimal(allocated)}) removed: {_why(one.limits)}")
         self._tell_planned(one, path)
         (kind, why), before = one.blocked, one.told_blocked
         lasts = kind == FAILED or now - one.blocked_since >= BLOCKED_S
@@ -282,7 +282,7 @@ class TierEvicting:
     def _tell_planned(self, one: _Tier, path: str) -> None:
         allocated, files = one.planned
         if files and not one.told_planned:
-            what = f"{_files(files)} ({decimal(allocated)}) would be removed"
+            what = f"{files_text(files)} ({decimal(allocated)}) would be removed"
             self._tell(one, PLANNED, f"{path}: {what}: {_why(one.limits)}")
         one.told_planned = bool(files)
 
@@ -327,12 +327,8 @@ def _counted(section: Mapping[str, Any]) -> dict[str, _Count]:
 
 def _why(limits: Limits) -> str:
     what = [f"{decimal(limits.capacity)}"] if limits.capacity else []
-    what += [_files(limits.key_limit)] if limits.key_limit else []
+    what += [files_text(limits.key_limit)] if limits.key_limit else []
     return f"it was above {limits.marks.high} % of {' or '.join(what)}"
-
-
-def _files(number: int) -> str:
-    return f"{number} file{'' if number == 1 else 's'}"
 
 
 def _record(places: Places, name: str, reason: str, message: str, when: float) -> str:

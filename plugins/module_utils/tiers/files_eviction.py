@@ -37,6 +37,10 @@ YOUNG, LINKED, DEEP = "changed in the last seconds", "with a name elsewhere, or 
 """Why a file is no candidate."""
 
 
+def files_text(number: int) -> str:
+    return f"{number} file{'' if number == 1 else 's'}"
+
+
 # -- When
 
 
@@ -89,7 +93,7 @@ class Excess:
 
     def __str__(self) -> str:
         parts = [decimal(self.allocated)] if self.allocated > 0 else []
-        parts += [f"{self.files} file{'' if self.files == 1 else 's'}"] if self.files > 0 else []
+        parts += [files_text(self.files)] if self.files > 0 else []
         return " and ".join(parts) or "nothing"
 
     def helped_by(self, victim: Victim) -> bool:

@@ -99,7 +99,10 @@ def rest_s(limits: Limits, before: Round | None, last: Round) -> float | None:
     soonest = min(
         (room * elapsed / more for room, more in zip(limits.room(*last.left), grown) if more > 0), default=float("inf")
     )
-    return None if soonest > HORIZON_S else soonest / 2
+    if soonest > HORIZON_S:
+        return None
+    # A look too early is in vain; when there is time it may be written to faster by then.
+    return soonest if soonest < WATCH_S else max(WATCH_S, soonest / 2)
 
 
 def keep(
