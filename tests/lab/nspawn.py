@@ -14,6 +14,11 @@ NEEDED = {"systemd-nspawn": "systemd-container"}
 START_LIMIT_S = 60
 
 PACKAGES = (*base.PACKAGES, "btrfs-progs", "crun", "podman", "python3-pytest", "strace")
+MORE_PACKAGES = {
+    # The libraries are what the Mooncake store needs.
+    "bookworm": ("docker.io", "prometheus", "libcurl4", "libibverbs1", "libnuma1"),
+    "trixie": ("libcurl4t64", "libibverbs1", "libnuma1"),
+}
 DISABLED = (
     *base.DISABLED,
     *("prometheus.service", "podman.service", "podman.socket", "podman-auto-update.service"),
@@ -29,8 +34,7 @@ DOCKER = '{"bridge": "none", "iptables": false, "ip6tables": false}\n'
 
 
 def root_image(suite: str) -> Path:
-    packages = (*PACKAGES, "docker.io", "prometheus") if suite == "bookworm" else PACKAGES
-    return base.Root(suite, suite, packages, disabled=DISABLED).image()
+    return base.Root(suite, suite, (*PACKAGES, *MORE_PACKAGES[suite]), disabled=DISABLED).image()
 
 
 def plan(name: str, number: int, network: list[str], disks: list[str]) -> Host:
