@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 def run(bench: Bench) -> None:
     for fstype in ("ext4", "xfs", "btrfs"):
-        with bench.disk(fstype, 2 * GIB) as disk:
+        with bench.disk(fstype, 4 * GIB) as disk:
             for shape, directories in (("one directory", 1), ("1000 directories", 1000)):
                 look(bench, f"{fstype}, {shape}", disk.path / shape, directories)
     for fstype in ("tmpfs", "ext4"):

@@ -32,7 +32,7 @@ OPEN, CHANGED = "open", "changed or read meanwhile"
 """Why a candidate stays; else it is what the kernel says."""
 
 _CHUNK = 2048
-_BATCH = 1024
+_BATCH = 4096
 _DEEPEST = 100
 _LONGEST = 3000  # characters of a directory's path: what is opened at once may have 4095 bytes
 _HELD = 128
@@ -62,10 +62,10 @@ def look(root_fd: int, limits: Limits, check: Check) -> tuple[Plan, FirstProblem
                 path = None
             entries = directory.files()
             device = directory.status.st_dev
-            while True:
+            taken = _CHUNK
+            while taken == _CHUNK:
                 check()
-                if not plan.take(path, device, islice(entries, _CHUNK)):
-                    break
+                taken = plan.take(path, device, islice(entries, _CHUNK))
     finally:
         os.close(again)
     return plan, problems
