@@ -73,7 +73,7 @@ def connect(backend: str) -> Any:
 def put(backend: str, first: int, count: int, seconds: float, pause: float) -> dict[str, Any]:
     path = settings(f"/etc/kv/{backend}.member")["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"]
     end, answer = multiprocessing.Event(), multiprocessing.Queue()
-    process = multiprocessing.Process(target=look, args=(path, end, answer))
+    process = multiprocessing.Process(target=look, args=(path, end, answer), daemon=True)
     process.start()
     store = connect(backend)
     began = time.monotonic()
