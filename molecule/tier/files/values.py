@@ -4,8 +4,8 @@
 
 usage: values.py put|get BACKEND FIRST COUNT [SECONDS [PAUSE]]
 
-While it puts, a process beside it looks at the tier. A value that is refused, as while memory is full, is offered again,
-for SECONDS at most; after two that were given up it ends. PAUSE is between any two.
+While it puts, a process beside it looks at the tier. A value that is refused, as while memory is full, is offered
+again, for SECONDS at most; after two that were given up it ends. PAUSE is between any two.
 """
 
 from __future__ import annotations
