@@ -16,7 +16,7 @@ from ansible_collections.stowage.host.plugins.module_utils.errors import Stowage
 from ansible_collections.stowage.host.plugins.module_utils.network_mounts.needed import NetworkMount, holders, needed
 from ansible_collections.stowage.host.plugins.module_utils.placement import asked as placement_asked
 from ansible_collections.stowage.host.plugins.plugin_utils.host_drives import Lists
-from ansible_collections.stowage.host.plugins.plugin_utils.machines import end
+from ansible_collections.stowage.host.plugins.plugin_utils.machines import machine_of
 
 _RUN = ("hosts", "drives", "workspace")
 
@@ -40,7 +40,7 @@ def network_mounts(hostvars: Any, run: Any, exported: str = "") -> dict[str, Any
         asked = placement_asked.ask(refs, workspace, {host: lists.of(host) for host in names}, set(hostvars))
         wanted = {host: one for host, one in asked.items() if not isinstance(one, Reason)}
         nodes = holders(wanted)
-        found = needed(workspace, wanted, {name: end(hostvars, name) for name in {*names, *nodes}})
+        found = needed(workspace, wanted, {name: machine_of(hostvars, name) for name in {*names, *nodes}})
     except StowageError as error:
         raise AnsibleFilterError(f"network_mounts: {error}") from error
     mounts: dict[str, list[dict[str, Any]]] = {}

@@ -32,7 +32,12 @@ def host(number: int, *, roce: str = "", **more: Any) -> dict[str, Any]:
     """*roce*: the state of its port."""
     address = f"192.0.2.1{number}"
     ports = [{"link_layer": "Ethernet", "active": roce == "up", "addresses": [address]}] if roce else []
-    compact = {"labels": {}, "addresses": [f"{address}/24"], "rdma": ports}
+    compact = {
+        "labels": {},
+        "addresses": [f"{address}/24"],
+        "rdma": ports,
+        "nfs": {"can_export": True, "can_mount": True},
+    }
     facts = {"stowage_storage": {"compact": compact}}
     return {"host_drives": {"vision": DRIVES}, "ansible_facts": facts, **more}
 
@@ -103,7 +108,7 @@ def test_transport() -> None:
         "rdma_is_down": False,
     }
     with pytest.raises(
-        AnsibleFilterError, match="transport: its transport is RDMA, and gpu-01 has no active RDMA port"
+        AnsibleFilterError, match="transport: drive of gpu-01: its transport is RDMA, and gpu-01 has no active RDMA"
     ):
         transport(SITE, "gpu-01", "gpu-02", "RDMA")
 

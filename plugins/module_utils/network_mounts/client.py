@@ -29,7 +29,7 @@ from . import at_boot, mount_units, mountstats, records
 from .exports import check_address
 from .mount_units import RDMA, TCP, MountUnit
 from .records import BOUND, FAILED, PENDING, RELEASED, RELEASING, WITHDRAWN, MountRecord
-from .server import PACKAGES
+from .server import PACKAGES, TOOLS
 
 FELL_BACK = "mounted over TCP (RDMA did not work)"
 _JOURNAL_PATIENCE_S = 2.0
@@ -135,7 +135,7 @@ class Client:
     def make(self, asked: Sequence[Asked]) -> list[MountRecord]:
         """Mount what is asked for, and return what came of each; what cannot be mounted is ``Failed`` and says why."""
         if not networks.nfs().can_mount:
-            raise Refusal("NFS client", "this host has no mount.nfs", f"install {PACKAGES['client']}")
+            raise Refusal("NFS client", f"this host has no {TOOLS['client']}", f"install {PACKAGES['client']}")
         found: dict[tuple[str, str, int], MountRecord] = {}
         missing: list[Asked] = []
         table = mount_table.read()

@@ -20,6 +20,7 @@ CONFIGURATION = "/etc/nfs.conf.d/stowage.conf"
 PORTLIST = "/proc/fs/nfsd/portlist"
 RDMA_PORT = 20049
 SERVICE = "nfs-server.service"
+TOOLS = {"server": "exportfs and rpc.nfsd", "client": "mount.nfs"}
 PACKAGES = {
     "server": "nfs-kernel-server (Debian, Ubuntu) or nfs-utils",
     "client": "nfs-common (Debian, Ubuntu) or nfs-utils",
@@ -33,7 +34,7 @@ _LISTENER = f"rdma {RDMA_PORT}"
 def check_tools() -> None:
     """Refuse a host that cannot export: it needs the tools of NFS's server."""
     if not networks.nfs().can_export:
-        raise Refusal("NFS server", "this host has no exportfs and rpc.nfsd", f"install {PACKAGES['server']}")
+        raise Refusal("NFS server", f"this host has no {TOOLS['server']}", f"install {PACKAGES['server']}")
 
 
 @dataclass(frozen=True)
