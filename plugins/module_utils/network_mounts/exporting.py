@@ -195,13 +195,13 @@ class Exporting:
         """Record *changed*, and make files and server agree with what is recorded then."""
         before = dict(self.known)
         self.known.update({key: records.timed(one, before.get(key)) for key, one in changed.items()})
-        groups = {(one.path, one.client_address) for one in changed.values() if one.path}
+        groups = {(one.path, one.address) for one in changed.values() if one.path}
         earlier = [before[key] for key in changed if key in before]
-        groups |= {(one.path, one.client_address) for one in earlier if one.path}
+        groups |= {(one.path, one.address) for one in earlier if one.path}
         self._write()
         live = _live()
         for path, address in sorted(groups):
-            group = [one for one in self.known.values() if (one.path, one.client_address) == (path, address)]
+            group = [one for one in self.known.values() if (one.path, one.address) == (path, address)]
             exported = sorted((one for one in group if one.state == EXPORTED), key=lambda one: one.key)
             try:
                 self._files(group, exported)
@@ -297,7 +297,7 @@ def _merged(exported: Sequence[ExportRecord]) -> Export:
             shown = exports.shown(*other.key)
             rule = f"the same directory is exported to it for drive {lead.workspace}/{lead.drive} with other squashing"
             raise Refusal(shown, rule, "let both have the same")
-    return replace(lead.as_export, read_only=all(one.read_only for one in exported))
+    return replace(lead, read_only=all(one.read_only for one in exported))
 
 
 def _shares(one: ExportRecord, lead: ExportRecord) -> bytes:
@@ -310,7 +310,7 @@ def _failed(one: Asked, reason: str, before: ExportRecord | None) -> ExportRecor
     if before is not None and before.state != RELEASED and before.path:
         return replace(before, state=FAILED, reason=reason, time=records.now())  # something of it may be there
     export = Export(*one.key, one.address, "", one.read_only, "", "", one.squash, one.anonymous_uid, one.anonymous_gid)
-    return replace(records.of_export(export, FAILED), reason=reason)
+    return records.of_export(export, FAILED, reason)
 
 
 def _live() -> list[exports.Live]:

@@ -74,28 +74,12 @@ class MountRecord:
 
 
 @dataclass(frozen=True)
-class ExportRecord:
-    """One source of a drive that this machine holds, as it is exported to another."""
+class ExportRecord(Export):
+    """One source of a drive that this machine holds, as it is exported to another, and what came of that."""
 
-    workspace: str
-    drive: str
-    source: int
-    client: str
-    client_address: str
-    path: str
-    read_only: bool
-    fsid: str
-    state: str
-    reason: str
-    time: float
-    mount_point: str = ""
-    squash: str = "root"
-    anonymous_uid: int | None = None
-    anonymous_gid: int | None = None
-
-    @property
-    def key(self) -> tuple[str, str, int, str]:
-        return self.workspace, self.drive, self.source, self.client
+    state: str = EXPORTED
+    reason: str = ""
+    time: float = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -106,35 +90,10 @@ class ExportRecord:
     def squashing(self) -> tuple[str, int | None, int | None]:
         return self.squash, self.anonymous_uid, self.anonymous_gid
 
-    @property
-    def as_export(self) -> Export:
-        return Export(
-            *self.key,
-            self.client_address,
-            self.path,
-            self.read_only,
-            self.fsid,
-            self.mount_point,
-            *self.squashing,
-        )
-
 
 def of_export(export: Export, state: str, reason: str = "") -> ExportRecord:
     """Return the record of an export, as of now."""
-    return ExportRecord(
-        *export.key,
-        export.address,
-        export.path,
-        export.read_only,
-        export.fsid,
-        state,
-        reason,
-        now(),
-        export.mount_point,
-        export.squash,
-        export.anonymous_uid,
-        export.anonymous_gid,
-    )
+    return ExportRecord(**asdict(export), state=state, reason=reason, time=now())
 
 
 def now() -> float:
@@ -157,8 +116,8 @@ def read_key(value: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def shown_export(one: ExportRecord) -> dict[str, Any]:
     """Return what modules tell of an export."""
-    fields = ("workspace", "drive", "source", "client", "client_address", "path", "read_only", "fsid")
-    return {field: getattr(one, field) for field in (*fields, "state", "reason", "time")}
+    fields = ("workspace", "drive", "source", "client", "path", "read_only", "fsid", "state", "reason", "time")
+    return {**{field: getattr(one, field) for field in fields}, "client_address": one.address}
 
 
 def shown_mount(one: MountRecord) -> dict[str, Any]:
