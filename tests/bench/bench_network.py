@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from run import BUILD, Bench, command
@@ -142,11 +141,11 @@ def run(bench: Bench) -> None:
         _lab("down")
 
 
-@dataclass(frozen=True)
 class Site:
     """The two machines, as Ansible and a shell reach them."""
 
-    home: Path
+    def __init__(self, home: Path) -> None:
+        self.home = home
 
     def roll_out(self) -> None:
         """Make the data and have Stowage on both, as the scenario nfs has."""
