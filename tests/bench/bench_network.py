@@ -38,6 +38,17 @@ SHARDS = [f"shard-{number}" for number in range(5)]
 PEER = "ansible==12.3.0"
 PEERS = BUILD / "bench" / PEER
 
+# Takes the drives.
+DIRECTORIES = r"""
+set -eu
+umask 022
+mkdir -p /mnt/nvme0/data
+cd /mnt/nvme0/data
+mkdir "$@"
+head -c 16M /dev/urandom >imagenet/pictures
+ln imagenet/pictures fast/pictures
+"""
+
 # Takes the rounds, and for each transport its name, our drive and the options by hand.
 READ = r"""
 set -eu
@@ -93,6 +104,13 @@ exportfs -ra
 """,
 }
 
+ROLL_OUT = """\
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_role: {name: stowage.host.host}
+    - ansible.builtin.include_role: {name: stowage.host.daemon}
+"""
 EXPORTS = """\
 {% set options = 'ro,sync,no_subtree_check,root_squash,mountpoint=/mnt/nvme0' %}
 {% for shard in shards %}
@@ -148,7 +166,7 @@ class Site:
         self.home = home
 
     def roll_out(self) -> None:
-        """Make the data and have Stowage on both, as the scenario nfs has."""
+        """Make the data, and have Stowage on both."""
         transports = {**dict.fromkeys(SHARDS, "TCP"), "imagenet": "TCP", "fast": "RDMA"}
         drives = [
             {
@@ -160,15 +178,18 @@ class Site:
             }
             for name, transport in transports.items()
         ]
-        variables = {"host_paths": {"vision": [DATA]}, "host_drives": {"vision": drives}, "shards": SHARDS}
+        variables = {
+            "host_data_location": {"path": "/mnt/nvme0/stowage"},
+            "host_paths": {"vision": [DATA]},
+            "host_drives": {"vision": drives},
+            "shards": SHARDS,
+        }
         (self.home / "site.yml").write_text(json.dumps({"all": {"vars": variables}}))  # JSON is YAML
         (self.home / "exports.j2").write_text(EXPORTS)
         (self.home / "peer.yml").write_text(PLAYBOOK)
-        directories = " ".join(f"{DATA}/{name}" for name in transports)
-        self.shell(SERVER, f"umask 022; mkdir -p {directories}")
-        self.play(REPOSITORY / "molecule/nfs/converge.yml")
-        file = f"{DATA}/imagenet/pictures"
-        self.shell(SERVER, f"head -c 16M /dev/urandom >{file} && ln {file} {DATA}/fast/pictures")
+        (self.home / "roll_out.yml").write_text(ROLL_OUT)
+        self.shell(SERVER, DIRECTORIES, *transports)
+        self.play(self.home / "roll_out.yml")
 
     def play(self, playbook: Path, **variables: str) -> float:
         """Run a playbook, and return the seconds that it took."""
