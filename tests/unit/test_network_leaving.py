@@ -54,7 +54,7 @@ def left(host: Host) -> list[str]:
 
 def test_everything_goes_as_it_is_predicted_and_what_others_have_stays(host: Host) -> None:
     host.make(ASKED)
-    export(host, "Failed")
+    export(host, "Released")
     (host.exports / "stowage-theirs.exports").write_text("/srv *(ro)\n")
     predicted = leave(host, check_mode=True)
     done = leave(host)
@@ -93,7 +93,7 @@ def test_nothing_changes_while_a_process_is_busy_in_a_mount(host: Host, monkeypa
 
 def test_a_mount_that_cannot_be_unmounted_says_so(host: Host) -> None:
     (record,), _differences = host.make(ASKED)
-    export(host, "Failed")
+    export(host, "Released")
     host.busy = {mount_unit(record.path)}
     with pytest.raises(StowageError, match="cannot be unmounted: something uses it"):
         leave(host)
@@ -102,8 +102,8 @@ def test_a_mount_that_cannot_be_unmounted_says_so(host: Host) -> None:
 
 def test_what_is_exported_is_refused_with_whom_it_is_for(host: Host) -> None:
     host.make(ASKED)
-    export(host, "Exported")
-    for check_mode in (True, False):
+    for state, check_mode in (("Exported", True), ("Exported", False), ("Failed", False)):
+        export(host, state)  # what failed later may be mounted as well
         with pytest.raises(Refusal) as refused:
             leave(host, check_mode)
         assert str(refused.value) == (
@@ -114,7 +114,7 @@ def test_what_is_exported_is_refused_with_whom_it_is_for(host: Host) -> None:
 
 
 def test_an_export_that_the_server_keeps_says_so(host: Host) -> None:
-    export(host, "Failed")
+    export(host, "Released")
     host.stubborn = True
     with pytest.raises(StowageError, match=r"/mnt/coco: the server still exports it to 192\.0\.2\.12; see exportfs -v"):
         leave(host)
@@ -144,8 +144,16 @@ def test_units_without_a_record_go_unless_something_is_mounted(host: Host) -> No
     assert left(host) == []
 
 
-def test_an_export_without_a_record_is_nobody_knows_whose(host: Host) -> None:
+def test_an_export_without_a_record_may_be_mounted(host: Host) -> None:
     export(host, "Released")
     os.unlink(records.exports_path(host.places))
+    with pytest.raises(Refusal, match=r"may have drives of this one mounted: gpu-02 \(vision/coco\)"):
+        leave(host)
+
+
+def test_a_file_that_does_not_say_what_is_exported(host: Host) -> None:
+    export(host, "Released")
+    os.unlink(records.exports_path(host.places))
+    Path(EXPORT.file).write_text(f"{own_files.HEADER}\n")
     with pytest.raises(Refusal, match="there is no record of it; see that its machine has not mounted it"):
         leave(host)

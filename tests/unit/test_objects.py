@@ -255,6 +255,8 @@ def test_network_mounts_and_exports(host: Host) -> None:
         "fsid": "f-1",
         "mount_point": "",
         "state": "Exported",
+        "serial": "s-1",
+        "renewed": 5.0,
     }
     host.put(exports_path(host.places), {"exports": [export]})
     report, problems = host.read()

@@ -23,7 +23,7 @@ from .records import EXPORTED, FAILED, RELEASED, MountRecord
 
 def candidates(places: Places) -> Iterator[str]:
     """Return the files that may be those of network mounts and exports."""
-    yield from (os.path.join(exports.DIRECTORY, name) for name in _names(exports.DIRECTORY, "stowage-", ".exports"))
+    yield from (os.path.join(exports.DIRECTORY, name) for name in exports.file_names())
     names = _names(mount_units.UNITS, f"{escape_path(mount_units.root(places))}-", ".mount")
     yield from (os.path.join(mount_units.UNITS, name) for name in names)
 
@@ -45,7 +45,7 @@ def leave(client: Client, exporting: Exporting, own: Collection[str]) -> None:
         raise StowageError("; ".join(one.reason for one in stuck))
     for path in others:
         client.remove_unit(path)
-    failed = [one for one in exporting.withdraw(list(exporting.known)) if one.state == FAILED]
+    failed = [one for one in exporting.withdraw(dict.fromkeys(exporting.known, "")) if one.state == FAILED]
     if failed:
         raise StowageError("; ".join(one.reason for one in failed))
 
@@ -76,7 +76,7 @@ def _check_unknown_mounts(units: Collection[str]) -> None:
 def _check_exports(exporting: Exporting, files: Collection[str]) -> None:
     clients: dict[str, set[str]] = {}
     for one in exporting.known.values():
-        if one.state == EXPORTED:
+        if one.state == EXPORTED or (one.state == FAILED and exporting.is_live(one)):
             clients.setdefault(one.client, set()).add(f"{one.workspace}/{one.drive}")
     if clients:
         told = "; ".join(f"{client} ({', '.join(sorted(drives))})" for client, drives in sorted(clients.items()))
@@ -86,7 +86,7 @@ def _check_exports(exporting: Exporting, files: Collection[str]) -> None:
     known = {exports.file_path(*key) for key in exporting.known}
     for path in files:
         if path not in known:
-            remedy = "see that its machine has not mounted it, withdraw it with exportfs -u, and remove the file"
+            remedy = "see that its machine has not mounted it, and withdraw it with module nfs_exports"
             raise Refusal(path, "there is no record of it", remedy)
 
 

@@ -80,6 +80,10 @@ class ExportRecord(Export):
     state: str = EXPORTED
     reason: str = ""
     time: float = 0.0
+    serial: str = ""
+    """Another one each time that it was asked for: a withdrawal is of the one that its machine has unmounted."""
+    renewed: float = 0.0
+    """When it was asked for last, in seconds since 1970."""
 
     @property
     def is_over(self) -> bool:
@@ -117,7 +121,8 @@ def read_key(value: Mapping[str, Any]) -> tuple[str, str, int]:
 def shown_export(one: ExportRecord) -> dict[str, Any]:
     """Return what modules tell of an export."""
     fields = ("workspace", "drive", "source", "client", "path", "read_only", "fsid", "state", "reason", "time")
-    return {**{field: getattr(one, field) for field in fields}, "client_address": one.address}
+    shown = {field: getattr(one, field) for field in (*fields, "serial", "renewed")}
+    return {**shown, "client_address": one.address}
 
 
 def shown_mount(one: MountRecord) -> dict[str, Any]:
