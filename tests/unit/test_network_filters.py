@@ -125,23 +125,45 @@ def unmounted(*states: tuple[str, str, str]) -> dict[str, Any]:
 
 
 def test_only_what_is_unmounted_is_withdrawn() -> None:
-    site = {
-        "gpu-01": {},
-        "gpu-02": unmounted(
-            ("imagenet", "gpu-01", "Released"), ("coco", "gpu-01", "Bound"), ("old", "gone", "Released")
-        ),
-    }
+    site = {"gpu-01": {}, "gpu-02": unmounted(("imagenet", "gpu-01", "Released"), ("coco", "gpu-01", "Bound"))}
     found = network_withdrawals(site, ["gpu-02"], "unmounted", "withdrew")
-    assert found["nodes"] == ["gpu-01"], "a machine that has left the inventory is asked nothing"
-    assert found["exports"]["gpu-01"] == [EXPORT]
-    assert [one["drive"] for one in found["withdrawn"]["gpu-02"]] == ["old"]
+    assert found["nodes"] == ["gpu-01"]
+    assert found["exports"]["gpu-01"] == [{**EXPORT, "serial": ""}]
+
+
+def test_a_machine_that_has_left_the_inventory_has_withdrawn_nothing() -> None:
+    site = {"gpu-02": unmounted(("imagenet", "gone", "Released"))}
+    found = network_withdrawals(site, ["gpu-02"], "unmounted", "withdrew")
+    assert (found["nodes"], found["withdrawn"]) == ([], {"gpu-02": []})
+    (left,) = found["left"]["gpu-02"]
+    assert (left["drive"], left["node"]) == ("imagenet", "gone")
+    assert left["reason"].startswith("machine gone is not in the inventory: name it there as it was, or withdraw it")
+
+
+def test_it_is_withdrawn_by_its_serial_and_by_the_name_that_the_client_had() -> None:
+    site = {"gpu-01": {"withdrew": {"exports": [{**EXPORT, "client": "old-02", "state": "Released", "reason": ""}]}}}
+    site["gpu-02"] = unmounted(("imagenet", "gpu-01", "Released"))
+    site["gpu-02"]["unmounted"]["mounts"][0].update(client="old-02", serial="s-1")
+    found = network_withdrawals(site, ["gpu-02"], "unmounted", "withdrew")
+    assert found["exports"]["gpu-01"] == [{**EXPORT, "client": "old-02", "serial": "s-1"}]
+    assert [one["drive"] for one in found["withdrawn"]["gpu-02"]] == ["imagenet"]
 
 
 @pytest.mark.parametrize(
-    ("withdrew", "done"),
-    [({"exports": []}, True), ({"unreachable": True}, False), ({"msg": "exportfs: busy"}, False), (None, False)],
+    ("withdrew", "reason"),
+    [
+        ({"exports": [{**EXPORT, "state": "Released", "reason": ""}]}, None),
+        # Of a client that has asked for it once more.
+        ({"exports": [{**EXPORT, "state": "Exported", "reason": "exported anew"}]}, "exported anew"),
+        ({"exports": [{**EXPORT, "state": "Failed", "reason": "exportfs: busy"}], "msg": "x"}, "exportfs: busy"),
+        ({"exports": [{**EXPORT, "client": "gpu-03", "state": "Released", "reason": ""}]}, "it was not withdrawn"),
+        ({"unreachable": True}, "machine gpu-01 is Down"),
+        ({"msg": "not valid\nJSON"}, "not valid JSON"),
+        (None, "machine gpu-01 was not asked: it is outside of --limit, or failed before"),
+    ],
 )
-def test_what_could_not_be_withdrawn_is_the_next_time(withdrew: Any, done: bool) -> None:
+def test_what_could_not_be_withdrawn_is_the_next_time(withdrew: Any, reason: str | None) -> None:
     site = {"gpu-01": {"withdrew": withdrew}, "gpu-02": unmounted(("imagenet", "gpu-01", "Released"))}
     found = network_withdrawals(site, ["gpu-02"], "unmounted", "withdrew")
-    assert bool(found["withdrawn"]["gpu-02"]) is done
+    assert bool(found["withdrawn"]["gpu-02"]) is (reason is None)
+    assert [one["reason"] for one in found["left"]["gpu-02"]] == ([] if reason is None else [reason])
