@@ -16,7 +16,7 @@ from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.facts import networks
 from stowage_core.network_mounts import at_boot, leaving, records
-from stowage_core.network_mounts.client import Asked
+from stowage_core.network_mounts.asked import Asked
 from stowage_core.network_mounts.exports import Export
 from stowage_core.runs import pins
 from stowage_core.services.systemd_units import mount_unit
@@ -127,21 +127,42 @@ def test_a_host_without_the_tools_of_nfs(host: Host, monkeypatch: pytest.MonkeyP
     assert leave(host).actions == [f"remove {EXPORT.file}"]
 
 
-def test_units_without_a_record_go_unless_something_is_mounted(host: Host) -> None:
+def test_units_without_a_record_go(host: Host) -> None:
     (record,), _differences = host.make(ASKED)
     os.unlink(records.mounts_path(host.places))
     name = mount_unit(record.path)
-    with pytest.raises(Refusal, match="is mounted, and there is no record of it; systemctl stop "):
-        leave(host)
-    host.mounted.clear()
     assert leave(host).actions == [
+        f"unmount {record.path}",
+        f"remove {host.units / name}",
+        "systemctl daemon-reload",
         f"systemctl stop {at_boot.SERVICE}",
         f"remove {at_boot.path()}",
         f"remove {at_boot.link()}",
         "systemctl daemon-reload",
-        f"remove {host.units / name}",
     ]
+    assert left(host) == [] and not host.mounted
+
+
+def test_a_unit_that_does_not_say_what_it_is_of_goes_unless_something_is_mounted(host: Host) -> None:
+    (record,), _differences = host.make(ASKED)
+    os.unlink(records.mounts_path(host.places))
+    unit = host.units / mount_unit(record.path)
+    unit.write_text(unit.read_text().replace("Description=Stowage: drive", "Description=Stowage: mount of"))
+    with pytest.raises(Refusal, match="is mounted, and there is no record of it; systemctl stop "):
+        leave(host)
+    host.mounted.clear()
+    assert leave(host).actions[-1] == f"remove {unit}"
     assert left(host) == []
+
+
+def test_nothing_changes_while_a_run_is_about_to_use_a_mount(host: Host) -> None:
+    host.make(ASKED, run="tune")
+    with pytest.raises(Refusal) as refused:
+        leave(host)
+    assert str(refused.value) == (
+        "network mount of drive vision/imagenet from gpu-09: run tune is about to use it; release the run"
+    )
+    assert host.mounted
 
 
 def test_an_export_without_a_record_may_be_mounted(host: Host) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from .. import records
@@ -28,8 +28,12 @@ PENDING, EXPORTED, BOUND, RELEASING, RELEASED, FAILED = STATES = (
 EXPORT_STATES = (EXPORTED, RELEASED, FAILED)
 WITHDRAWN = "its export is withdrawn"
 """The reason of a mount that is released on both machines."""
+RESERVED_S = 3600.0
+"""For how long a run that is being prepared keeps a network mount, until it uses it."""
 _OVER_KEPT = 100
 """How many records of what is over are kept, the newest: an operator sees what there was, in files that stay small."""
+_REMEDY = "remove it, then prepare the runs and release them"
+"""What of a record that cannot be read: it is made anew of what is mounted and exported."""
 
 _One = TypeVar("_One", "MountRecord", "ExportRecord")
 
@@ -57,10 +61,32 @@ class MountRecord:
     """What it is mounted over: ``rdma`` or ``tcp``; empty until it was mounted."""
     read_only: bool
     message: str = ""
+    client: str = ""
+    """This machine, by the name in the inventory that it is exported to."""
+    serial: str = ""
+    """Which of the exports it is of that the other machine has made one after the other."""
+    reserved: Mapping[str, float] = field(default_factory=dict)
+    """Until when runs that are being prepared keep it, in seconds since 1970, by run."""
+
+    def __post_init__(self) -> None:
+        untils = self.reserved.values() if isinstance(self.reserved, dict) else [None]
+        if not all(isinstance(until, (int, float)) for until in untils):
+            raise TypeError(f"reserved: {self.reserved!r} says of no run until when")
 
     @property
     def key(self) -> tuple[str, str, int]:
         return self.workspace, self.drive, self.source
+
+    def reservations(self, now: float) -> dict[str, float]:
+        """Return those that count: none lasts longer than it is made for, wherever the clock was set to meanwhile."""
+        return {run: until for run, until in self.reserved.items() if 0 < until - now <= RESERVED_S}
+
+    def since(self, before: MountRecord | None) -> MountRecord:
+        """Return it with the time of its last change; who keeps it, and its serial, are none."""
+        if before is None:
+            return self
+        same = replace(before, time=self.time, reserved=self.reserved, serial=self.serial) == self
+        return replace(self, time=before.time) if same else self
 
     @property
     def is_over(self) -> bool:
@@ -69,8 +95,8 @@ class MountRecord:
 
     @property
     def device(self) -> str:
-        """What is mounted, as ``mount`` takes it and the mount table shows it."""
-        return argument(self.server_address, self.export)
+        """What is mounted, as ``mount`` takes it and the mount table shows it; empty while nobody knows."""
+        return argument(self.server_address, self.export) if self.export else ""
 
 
 @dataclass(frozen=True)
@@ -179,14 +205,14 @@ def _kept(found: Iterable[_One]) -> list[_One]:
 
 
 def _load(path: str, key: str, cls: Callable[..., _One], is_sound: Callable[[_One], bool]) -> list[_One]:
-    value = records.read(path)
+    value = records.read(path, _REMEDY)
     if value is None:
         return []
     try:
         found = [records.typed(cls, one) for one in value[key]]
     except (KeyError, TypeError) as error:
-        raise records.RecordError(f"{path}: not a list of network {key} ({error!r}); make them again") from error
+        raise records.RecordError(f"{path}: not a list of network {key} ({error!r}); {_REMEDY}") from error
     for one in found:
         if not is_sound(one):
-            raise records.RecordError(f"{path}: a state that there is not, in {one!r}; make it again")
+            raise records.RecordError(f"{path}: a state that there is not, in {one!r}; {_REMEDY}")
     return found
