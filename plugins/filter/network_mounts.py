@@ -61,19 +61,28 @@ def network_mounts(hostvars: Any, run: Any, exported: str = "") -> dict[str, Any
 
 
 def _exported(hostvars: Mapping[str, Any], one: NetworkMount, registered: str) -> dict[str, str]:
-    """Return what the machine that holds a drive has said of its export."""
+    """Return what the machine that holds a drive has said of its export; nobody knows of what while it says nothing."""
     result = hostvars[one.node].get(registered)
     if result is None:
-        return {"not_exported": f"machine {one.node} was not asked: it is outside of --limit, or failed before"}
+        why = f"machine {one.node} was not asked: it is outside of --limit, or failed before"
+        return {"export": "", "not_exported": why}
     if result.get("unreachable"):
-        return {"not_exported": f"source {one.source} is on machine {one.node} which is Down"}
+        return {"export": "", "not_exported": f"source {one.source} is on machine {one.node} which is Down"}
     for export in result.get("exports", ()):
         key = (export["workspace"], export["drive"], export["source"], export["client"])
         if key == (one.workspace, one.drive, one.source, one.client):
-            found = {"not_exported": export["reason"] if export["state"] != "Exported" else ""}
-            no_rdma = result.get("no_rdma")
-            return {**found, "no_rdma": f"{one.node}: {no_rdma}"} if one.way.rdma and no_rdma else found
-    return {"not_exported": " ".join(str(result.get("msg") or "it was not exported").split())}
+            no_rdma = result.get("no_rdma") if one.way.rdma else ""
+            return {**_told(export, one), "no_rdma": f"{one.node}: {no_rdma}" if no_rdma else one.to_mount()["no_rdma"]}
+    return {"export": "", "not_exported": " ".join(str(result.get("msg") or "it was not exported").split())}
+
+
+def _told(export: Mapping[str, Any], one: NetworkMount) -> dict[str, str]:
+    """Return of which directory an export is, why it is not as it was asked for, and which of them it is."""
+    path, reason, is_exported = export["path"], export["reason"], export["state"] == "Exported"
+    if is_exported and reason and (path != one.export or export["client_address"] == one.way.client_address):
+        path = one.export  # it is of another one from before, and not only to another address
+    why = reason or ("" if is_exported else "it was not exported")
+    return {"export": path, "not_exported": why, "serial": export["serial"]}
 
 
 class FilterModule:

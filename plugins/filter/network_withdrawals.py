@@ -36,7 +36,7 @@ def network_withdrawals(hostvars: Any, hosts: Any, unmounted: str, withdrawn: st
             exports.setdefault(mount["node"], []).append(export)
             reason = _why_not(hostvars, mount["node"], export, withdrawn)
             if reason is None:
-                done[host].append(source)
+                done[host].append({**source, "serial": export["serial"]})
             else:
                 left[host].append({**source, "node": mount["node"], "reason": reason})
     return {

@@ -26,6 +26,14 @@ DRIVES = [
 ]
 RUN = {"hosts": ["gpu-01", "gpu-02"], "drives": "imagenet,cache", "workspace": "vision"}
 EXPORT = {"workspace": "vision", "drive": "imagenet", "source": 0, "client": "gpu-02"}
+EXPORTED = {
+    **EXPORT,
+    "state": "Exported",
+    "reason": "",
+    "path": "/mnt/disks/nvme0/imagenet",
+    "client_address": "192.0.2.12",
+    "serial": "s1",
+}
 
 
 def host(number: int, *, roce: str = "", **more: Any) -> dict[str, Any]:
@@ -65,10 +73,10 @@ def test_nobody_is_asked_for_what_is_where_it_is_used() -> None:
     [
         (None, "machine gpu-01 was not asked: it is outside of --limit, or failed before", ""),
         ({"unreachable": True}, "source 0 is on machine gpu-01 which is Down", ""),
-        ({"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": ""}, "", ""),
+        ({"exports": [EXPORTED], "no_rdma": ""}, "", ""),
         # Their machines have no RDMA: that the server does not listen for it is nothing to this one.
-        ({"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": "no device"}, "", ""),
-        ({"exports": [{**EXPORT, "state": "Failed", "reason": "its disk is away"}]}, "its disk is away", ""),
+        ({"exports": [EXPORTED], "no_rdma": "no device"}, "", ""),
+        ({"exports": [{**EXPORTED, "state": "Failed", "reason": "its disk is away"}]}, "its disk is away", ""),
         ({"msg": "NFS server: this host has\nno exportfs"}, "NFS server: this host has no exportfs", ""),
     ],
 )
@@ -78,8 +86,31 @@ def test_what_the_machine_that_holds_it_says(result: Any, not_exported: str, no_
     assert (mount["not_exported"], mount["no_rdma"]) == (not_exported, no_rdma)
 
 
+@pytest.mark.parametrize(
+    ("told", "export"),
+    [
+        ({}, "/mnt/disks/nvme0/imagenet"),
+        # To another address: it is the directory all the same, for who has it mounted.
+        ({"path": "/mnt/nvme0/imagenet", "client_address": "192.0.2.99", "reason": "to 192.0.2.99 still"}, None),
+        ({"path": "/mnt/old", "reason": "as /mnt/old still"}, "/mnt/nvme0/imagenet"),
+        ({"path": "/mnt/old", "client_address": "192.0.2.99", "reason": "as /mnt/old still"}, "/mnt/nvme0/imagenet"),
+        ({"path": "", "state": "Failed", "reason": "its disk is away"}, ""),
+    ],
+)
+def test_what_is_mounted_is_what_the_machine_that_holds_it_exports(told: dict[str, str], export: str | None) -> None:
+    site = {**SITE, "gpu-01": host(1, exported={"exports": [{**EXPORTED, **told}]})}
+    (mount,) = network_mounts(site, RUN, "exported")["mounts"]["gpu-02"]
+    assert mount["export"] == (told["path"] if export is None else export)
+    assert (mount["not_exported"], mount["serial"]) == (told.get("reason", ""), "s1")
+
+
+def test_nobody_knows_what_a_machine_exports_that_says_nothing() -> None:
+    (mount,) = network_mounts({**SITE, "gpu-01": host(1)}, RUN, "exported")["mounts"]["gpu-02"]
+    assert mount["export"] == ""
+
+
 def test_why_it_is_not_over_rdma_although_both_have_it() -> None:
-    exported = {"exports": [{**EXPORT, "state": "Exported", "reason": ""}], "no_rdma": "no device"}
+    exported = {"exports": [EXPORTED], "no_rdma": "no device"}
     site = {"gpu-01": host(1, roce="up", exported=exported), "gpu-02": host(2, roce="up")}
     (mount,) = network_mounts(site, RUN, "exported")["mounts"]["gpu-02"]
     assert (mount["rdma"], mount["no_rdma"]) == (True, "gpu-01: no device")
