@@ -109,6 +109,14 @@ def test_nobody_knows_what_a_machine_exports_that_says_nothing() -> None:
     assert mount["export"] == ""
 
 
+def test_who_holds_it_is_down_and_has_never_reported() -> None:
+    down = {"host_drives": {"vision": DRIVES}, "looked": {"unreachable": True}}
+    found = network_mounts({**SITE, "gpu-01": down}, RUN, looked="looked")
+    assert found["refused"] == {"gpu-02": ["drive imagenet: source 0 is on machine gpu-01 which is Down"]}
+    found = network_mounts({**SITE, "gpu-01": {**down, "looked": {}}}, RUN, looked="looked")
+    assert found["refused"] == {"gpu-02": ["machine gpu-01 has not reported its storage yet; gather its facts"]}
+
+
 def test_why_it_is_not_over_rdma_although_both_have_it() -> None:
     exported = {"exports": [EXPORTED], "no_rdma": "no device"}
     site = {"gpu-01": host(1, roce="up", exported=exported), "gpu-02": host(2, roce="up")}

@@ -69,6 +69,8 @@ def decide(wanted: str, server: Machine, client: Machine, drive: str, source: in
         raise NoWay(reasons.only_local(drive, source, server.name))
     if client.in_another_site(server):
         raise NoWay(reasons.in_another_site(drive, server.name, server.labels[SITE]))
+    if server.facts is None and not server.up:
+        raise NoWay(reasons.is_down(drive, source, server.name))
     for one in (server, client):
         if one.facts is None:
             raise NotReported(reasons.not_reported(one.name))

@@ -191,7 +191,7 @@ def _out_of_reach(here: Machine, holder: Machine, one: Wanted) -> list[Reason]:
     except NoWay as error:
         return [error.reason]
     if not holder.up:
-        return [Reason(f"drive {one.name}", f"source {one.ref.source_index} is on machine {holder.name} which is Down")]
+        return [reasons.is_down(one.name, one.ref.source_index, holder.name)]
     return []
 
 
