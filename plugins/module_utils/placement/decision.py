@@ -190,8 +190,6 @@ def _out_of_reach(here: Machine, holder: Machine, one: Wanted) -> list[Reason]:
         pass  # who prepares the run looks at both first
     except NoWay as error:
         return [error.reason]
-    if not holder.up:
-        return [reasons.is_down(one.name, one.ref.source_index, holder.name)]
     return []
 
 
