@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from .. import mounts as mount_table
 from .. import own_files
-from .. import records as json_records
 from ..answers import check_answers
 from ..differences import Differences
 from ..errors import Refusal, StowageError, one_line
@@ -64,30 +63,15 @@ class Client:
 
     def keep_unit(self, unit: MountUnit, reload: bool = True) -> None:
         """Have the unit as it should be."""
-        found = own_files.read_ours(unit.path)
-        content = None if found is None else found[0]
-        stale = self.differences.note(
-            f"unit {unit.path}", own_files.in_lines(unit.content), own_files.in_lines(content)
-        )
-        if stale:
-            self.differences.do(f"write {unit.path}", lambda: json_records.write_bytes(unit.path, unit.content))
-        if stale and reload:
+        if own_files.keep("unit", unit.path, unit.content, self.differences) and reload:
             self.differences.do("systemctl daemon-reload", self.systemctl.daemon_reload)
 
     def remove_unit(self, path: str, reload: bool = True) -> bool:
         """Remove the unit at *path* if it is ours, and return whether there was one."""
-        found = own_files.read_ours(path)
-        if found is None:
-            return False
-
-        def remove() -> None:
-            json_records.remove(path)
-            if reload:
-                self.systemctl.daemon_reload()
-
-        self.differences.note(f"unit {path}", None, own_files.in_lines(found[0]))
-        self.differences.do(f"remove {path}", remove)
-        return True
+        removed = own_files.keep("unit", path, None, self.differences)
+        if removed and reload and not self.differences.check_mode:
+            self.systemctl.daemon_reload()
+        return removed
 
     def keep_at_boot(self) -> None:
         """Have mounted at every boot what is mounted now."""

@@ -20,7 +20,6 @@ from typing import Any
 
 from .. import mounts as mount_table
 from .. import own_files
-from .. import records as json_records
 from ..differences import Differences
 from ..drives import reasons
 from ..drives import recorded as drive_records
@@ -304,18 +303,11 @@ class Exporting:
 
     def _files(self, group: Sequence[ExportRecord], exported: Sequence[ExportRecord]) -> None:
         for one in group:
-            path = exports.file_path(*one.key)
             content: bytes | None = None
             if one.state == EXPORTED:
                 lead = exported[0]
                 content = _merged(exported).content if one is lead else one.content_with(lead)
-            found = own_files.read_ours(path)
-            actual = None if found is None else found[0]
-            if self.differences.note(f"file {path}", own_files.in_lines(content), own_files.in_lines(actual)):
-                if content is None:
-                    self.differences.do(f"remove {path}", partial(json_records.remove, path))
-                else:
-                    self.differences.do(f"write {path}", partial(json_records.write_bytes, path, content))
+            own_files.keep("file", one.file, content, self.differences)
 
     def _live(self, export: Export, live: Sequence[exports.Live]) -> None:
         have = exports.find(live, export.address, export.path)

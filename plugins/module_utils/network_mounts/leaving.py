@@ -86,7 +86,7 @@ def _check_exports(exporting: Exporting, files: Collection[str]) -> None:
         rule = f"these machines may have drives of this one mounted: {told}"
         remedy = "release the runs there; of a machine that is gone for good, withdraw them with module nfs_exports"
         raise Refusal("exports", rule, remedy)
-    known = {exports.file_path(*key) for key in exporting.known}
+    known = {one.file for one in exporting.known.values()}
     for path in files:
         if path not in known:
             remedy = "see that its machine has not mounted it, and withdraw it with module nfs_exports"

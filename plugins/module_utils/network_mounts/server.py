@@ -9,7 +9,7 @@ import errno
 import os
 from dataclasses import dataclass
 
-from .. import own_files, records
+from .. import own_files
 from ..differences import Differences
 from ..errors import Refusal, one_line
 from ..facts import networks
@@ -62,11 +62,7 @@ class Server:
         A running server reads its configuration at its next start only, which would drop its clients: so it is told
         by its list of ports. Who loads a module has no proof of anything: what counts is what stands in that list then.
         """
-        found = own_files.read_ours(CONFIGURATION)
-        if self.differences.note(
-            f"configuration {CONFIGURATION}", own_files.in_lines(_CONTENT), own_files.in_lines(found and found[0])
-        ):
-            self.differences.do(f"write {CONFIGURATION}", lambda: records.write_bytes(CONFIGURATION, _CONTENT))
+        own_files.keep("configuration", CONFIGURATION, _CONTENT, self.differences)
         if _listens():
             return ""
         if not self.differences.check_mode:
