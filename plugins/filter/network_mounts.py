@@ -16,10 +16,12 @@ from ansible_collections.stowage.host.plugins.module_utils.errors import Stowage
 from ansible_collections.stowage.host.plugins.module_utils.network_mounts.needed import NetworkMount, holders, needed
 from ansible_collections.stowage.host.plugins.module_utils.placement import asked as placement_asked
 from ansible_collections.stowage.host.plugins.module_utils.placement.machines import Machine
+from ansible_collections.stowage.host.plugins.plugin_utils.exports_told import told_of
 from ansible_collections.stowage.host.plugins.plugin_utils.host_drives import Lists
 from ansible_collections.stowage.host.plugins.plugin_utils.machines import machine_of, of_variables
 
 _RUN = ("hosts", "drives", "workspace")
+_NOT_EXPORTED = "it was not exported"
 
 
 def network_mounts(hostvars: Any, run: Any, exported: str = "", looked: str = "") -> dict[str, Any]:
@@ -71,17 +73,12 @@ def _machine(hostvars: Mapping[str, Any], name: str, looked: str) -> Machine:
 def _exported(hostvars: Mapping[str, Any], one: NetworkMount, registered: str) -> dict[str, str]:
     """Return what the machine that holds a drive has said of its export; nobody knows of what while it says nothing."""
     result = hostvars[one.node].get(registered)
-    if result is None:
-        why = f"machine {one.node} was not asked: it is outside of --limit, or failed before"
-        return {"export": "", "not_exported": why}
-    if result.get("unreachable"):
-        return {"export": "", "not_exported": is_down(one.drive, one.source, one.node).rule}
-    for export in result.get("exports", ()):
-        key = (export["workspace"], export["drive"], export["source"], export["client"])
-        if key == (one.workspace, one.drive, one.source, one.client):
-            no_rdma = result.get("no_rdma") if one.way.rdma else ""
-            return {**_told(export, one), "no_rdma": f"{one.node}: {no_rdma}" if no_rdma else one.to_mount()["no_rdma"]}
-    return {"export": "", "not_exported": " ".join(str(result.get("msg") or "it was not exported").split())}
+    down = is_down(one.drive, one.source, one.node).rule
+    export = told_of(result, one.node, one._asdict(), down=down, otherwise=_NOT_EXPORTED)
+    if isinstance(export, str):
+        return {"export": "", "not_exported": export}
+    no_rdma = result.get("no_rdma") if one.way.rdma else ""
+    return {**_told(export, one), **({"no_rdma": f"{one.node}: {no_rdma}"} if no_rdma else {})}
 
 
 def _told(export: Mapping[str, Any], one: NetworkMount) -> dict[str, str]:
@@ -89,7 +86,7 @@ def _told(export: Mapping[str, Any], one: NetworkMount) -> dict[str, str]:
     path, reason, is_exported = export["path"], export["reason"], export["state"] == "Exported"
     if is_exported and reason and (path != one.export or export["client_address"] == one.way.client_address):
         path = one.export  # it is of another one from before, and not only to another address
-    why = reason or ("" if is_exported else "it was not exported")
+    why = reason or ("" if is_exported else _NOT_EXPORTED)
     return {"export": path, "not_exported": why, "serial": export["serial"]}
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from ansible_collections.stowage.host.plugins.plugin_utils.exports_told import told_of
+
 _RELEASED = "Released"
 _SOURCE = ("workspace", "drive", "source")
 
@@ -54,15 +56,11 @@ def _why_not(hostvars: Mapping[str, Any], node: str, export: Mapping[str, Any], 
             f"machine {node} is not in the inventory: name it there as it was, or withdraw it there by hand "
             "(nfs_exports); of one that is gone for good, forget it here (nfs_mounts, state: withdrawn)"
         )
-    result = hostvars[node].get(withdrawn)
-    if result is None:
-        return f"machine {node} was not asked: it is outside of --limit, or failed before"
-    if result.get("unreachable"):
-        return f"machine {node} is Down"
-    for one in result.get("exports", ()):
-        if all(one[field] == export[field] for field in (*_SOURCE, "client")):
-            return None if one["state"] == _RELEASED else str(one["reason"])
-    return " ".join(str(result.get("msg") or "it was not withdrawn").split())
+    down = f"machine {node} is Down"
+    told = told_of(hostvars[node].get(withdrawn), node, export, down=down, otherwise="it was not withdrawn")
+    if isinstance(told, str):
+        return told
+    return None if told["state"] == _RELEASED else str(told["reason"])
 
 
 class FilterModule:
