@@ -10,7 +10,10 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from ansible_collections.stowage.host.plugins.plugin_utils.exports_told import told_of
+
 _RELEASED = "Released"
+_SOURCE = ("workspace", "drive", "source")
 
 
 def network_withdrawals(hostvars: Any, hosts: Any, unmounted: str, withdrawn: str) -> dict[str, Any]:
@@ -23,22 +26,41 @@ def network_withdrawals(hostvars: Any, hosts: Any, unmounted: str, withdrawn: st
         raise AnsibleFilterError("network_withdrawals: the input must be hostvars, and its argument a list of hosts")
     exports: dict[str, list[dict[str, Any]]] = {}
     done: dict[str, list[dict[str, Any]]] = {}
+    left: dict[str, list[dict[str, Any]]] = {}
     for host in map(str, hosts):
-        done[host] = []
+        done[host], left[host] = [], []
         for mount in (hostvars[host].get(unmounted) or {}).get("mounts", ()):
             if mount["state"] != _RELEASED:
                 continue
-            key = {field: mount[field] for field in ("workspace", "drive", "source")}
-            exports.setdefault(mount["node"], []).append({**key, "client": host})
-            # A machine that has left the inventory exports nothing that anybody could withdraw.
-            result = hostvars[mount["node"]].get(withdrawn) if mount["node"] in hostvars else {"exports": []}
-            if "exports" in (result or {}):
-                done[host].append(key)
+            source = {field: mount[field] for field in _SOURCE}
+            # A host may have had another name when it mounted it.
+            export = {**source, "client": mount.get("client") or host, "serial": mount.get("serial", "")}
+            exports.setdefault(mount["node"], []).append(export)
+            reason = _why_not(hostvars, mount["node"], export, withdrawn)
+            if reason is None:
+                done[host].append({**source, "serial": export["serial"]})
+            else:
+                left[host].append({**source, "node": mount["node"], "reason": reason})
     return {
         "nodes": sorted(node for node in exports if node in hostvars),
         "exports": exports,
         "withdrawn": done,
+        "left": left,
     }
+
+
+def _why_not(hostvars: Mapping[str, Any], node: str, export: Mapping[str, Any], withdrawn: str) -> str | None:
+    """Return why *node* has not withdrawn *export*; None when it has."""
+    if node not in hostvars:
+        return (
+            f"machine {node} is not in the inventory: name it there as it was, or withdraw it there by hand "
+            "(nfs_exports); of one that is gone for good, forget it here (nfs_mounts, state: withdrawn)"
+        )
+    down = f"machine {node} is Down"
+    told = told_of(hostvars[node].get(withdrawn), node, export, down=down, otherwise="it was not withdrawn")
+    if isinstance(told, str):
+        return told
+    return None if told["state"] == _RELEASED else str(told["reason"])
 
 
 class FilterModule:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ansible.errors import AnsibleError, AnsibleFilterError
-from jinja2.exceptions import UndefinedError
+from ansible.errors import AnsibleFilterError
 
 from ansible_collections.stowage.host.plugins.module_utils.drives import refs as drive_refs
 from ansible_collections.stowage.host.plugins.module_utils.drives.reasons import Reason
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError
 from ansible_collections.stowage.host.plugins.module_utils.placement import asked as placement_asked
 from ansible_collections.stowage.host.plugins.module_utils.placement.decision import Asked, Placement, holders, place
-from ansible_collections.stowage.host.plugins.module_utils.placement.machines import Machine, machine
+from ansible_collections.stowage.host.plugins.module_utils.placement.machines import Machine
 from ansible_collections.stowage.host.plugins.plugin_utils.host_drives import Lists
+from ansible_collections.stowage.host.plugins.plugin_utils.machines import of_variables
 
 
 def placement(hostvars: Any, hosts: Any, refs: Any, workspace: Any = None, gathered: str = "") -> dict[str, Any]:
@@ -72,18 +72,13 @@ def _placed(
 
 def _machine(name: str, variables: Mapping[str, Any], gathered: str) -> tuple[Machine, Reason | None]:
     """Return what is known of a host, and why it cannot be a candidate if that is certain."""
-    try:
-        facts = variables.get("ansible_facts", {}).get("stowage_storage", {}).get("compact")
-        topology = variables.get("stowage_topology")
-        result = (variables.get(gathered) if gathered else None) or {}
-    except (AnsibleError, UndefinedError) as error:
-        raise Refusal(f"variables of {name}", " ".join(str(error).split()), "correct them") from error
+    result = (variables.get(gathered) if gathered else None) or {}
     fault = None
     # Facts may be there without these: Ansible adds which Python it has found, also when the module failed.
     if result and "stowage_storage" not in result.get("ansible_facts", {}) and not result.get("unreachable"):
         what = " ".join(str(result.get("msg") or "no reason given").split())
         fault = Reason("", f"machine {name} could not report its storage: {what}")
-    return machine(name, facts, topology, up=not result.get("unreachable")), fault
+    return of_variables(name, variables, up=not result.get("unreachable")), fault
 
 
 class FilterModule:

@@ -12,7 +12,7 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
 from ansible_collections.stowage.host.plugins.module_utils.network_mounts.transport import AUTO, decide
-from ansible_collections.stowage.host.plugins.plugin_utils.machines import end
+from ansible_collections.stowage.host.plugins.plugin_utils.machines import machine_of
 
 
 def transport(hostvars: Any, server: Any, client: Any, wanted: Any = AUTO) -> dict[str, str]:
@@ -23,7 +23,8 @@ def transport(hostvars: Any, server: Any, client: Any, wanted: Any = AUTO) -> di
     if not isinstance(hostvars, Mapping):
         raise AnsibleFilterError("transport: the input must be hostvars")
     try:
-        way = decide(str(wanted), end(hostvars, str(server)), end(hostvars, str(client)))
+        there, here = (machine_of(hostvars, str(name)) for name in (server, client))
+        way = decide(str(wanted), there, here, f"of {server}")
     except StowageError as error:
         raise AnsibleFilterError(f"transport: {error}") from error
     return way._asdict()

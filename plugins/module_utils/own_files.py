@@ -11,6 +11,8 @@ import re
 import stat
 from functools import partial
 
+from . import records
+from .differences import Differences
 from .errors import Refusal
 
 HEADER = "# Written by Stowage. Local changes are lost."
@@ -52,6 +54,23 @@ def read_ours(path: str, name: str = "") -> tuple[bytes, int] | None:
         rule = f"{path} was not written by Stowage"
         raise Refusal(name or path, rule, "name another file, or move this one away")
     return found
+
+
+def keep(name: str, path: str, content: bytes | None, differences: Differences) -> bool:
+    """Have *content* in our file at *path*, or no such file when it is None, and return whether that differed.
+
+    :param name: what kind of file it is, for the diff
+    :raises Refusal: when what is there is not ours to replace or remove
+    """
+    found = read_ours(path)
+    actual = None if found is None else found[0]
+    if not differences.note(f"{name} {path}", in_lines(content), in_lines(actual)):
+        return False
+    if content is None:
+        differences.do(f"remove {path}", partial(records.remove, path))
+    else:
+        differences.do(f"write {path}", partial(records.write_bytes, path, content))
+    return True
 
 
 def is_there(path: str) -> bool:

@@ -31,8 +31,11 @@ class RecordError(StowageError):
     """A record is there and cannot be used."""
 
 
-def read(path: str) -> Record | None:
-    """Return the record at *path*, or None when there is none; RecordError when it cannot be read."""
+def read(path: str, remedy: str = "restore it or roll the host out again") -> Record | None:
+    """Return the record at *path*, or None when there is none; RecordError when it cannot be read.
+
+    :param remedy: what to do about one that is broken
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -44,11 +47,11 @@ def read(path: str) -> Record | None:
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}; it must be a readable file of Stowage's own") from error
     except ValueError as error:
-        raise RecordError(f"{path}: not valid JSON ({error}); restore it or roll the host out again") from error
+        raise RecordError(f"{path}: not valid JSON ({error}); {remedy}") from error
     finally:
         os.close(fd)
     if not isinstance(value, dict):
-        raise RecordError(f"{path}: not a JSON object; restore it or roll the host out again")
+        raise RecordError(f"{path}: not a JSON object; {remedy}")
     return value
 
 

@@ -161,8 +161,9 @@ def unmount_forced(target: str) -> None:
     Whoever still has something of it open keeps that; nobody finds it by its name any more.
     """
     place = os.fsencode(target)
-    _libc.umount2(_text(place), ctypes.c_int(_MNT_FORCE | _UMOUNT_NOFOLLOW))  # EBUSY as a rule: it was for the errors
-    _checked(_libc.umount2(_text(place), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW)), place)
+    # EBUSY as a rule: it was for the errors.
+    if _libc.umount2(_text(place), ctypes.c_int(_MNT_FORCE | _UMOUNT_NOFOLLOW)) != 0:
+        _checked(_libc.umount2(_text(place), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW)), place)
 
 
 def change_owner(fd: int, uid: int, gid: int) -> None:

@@ -21,6 +21,9 @@ description:
     server is made to listen for RDMA on port 20049 once, by its list of ports, which is read back too.
   - An export that is there read-write stays so when it is asked for read-only, because another run of the machine may
     write to it.
+  - Nothing is withdrawn with O(state=present). What is exported of another directory or to another address than is
+    asked for stays so, because the machine may have it mounted, and RV(exports[].reason) says that its runs are to be
+    released first. An export of the same directory to the same address that somebody else has made is refused.
   - The module fails when one of the exports cannot be made; the others are made all the same, and RV(exports) says what
     came of each.
 options:
@@ -75,10 +78,17 @@ options:
       anonymous_gid:
         description: The group that they are taken for; the server's nobody by default.
         type: int
+      serial:
+        description:
+          - With O(state=absent), the RV(exports[].serial) of the export that the machine has unmounted. When it was
+            asked for anew since, within the last hour, it stays. Empty withdraws whatever there is.
+        type: str
+        default: ""
   state:
     description:
       - Whether they are exported. An export is withdrawn only after the machine has unmounted it, which is for the
         caller to see to, because a machine that still has it mounted would get errors.
+      - With V(absent), one of which there is no record is found by its file, and somebody else's export stays.
     type: str
     choices: [present, absent]
     default: present
@@ -108,6 +118,16 @@ EXAMPLES = r"""
         rdma: true
 
 - name: Withdraw it when gpu-02 has unmounted it
+  stowage.host.nfs_exports:
+    host_name: "{{ inventory_hostname }}"
+    exports:
+      - workspace: vision
+        drive: imagenet
+        client: gpu-02
+        serial: "{{ unmounted.mounts[0].serial }}"
+    state: absent
+
+- name: Withdraw it by hand, as gpu-02 is gone for good
   stowage.host.nfs_exports:
     host_name: "{{ inventory_hostname }}"
     exports:
@@ -151,7 +171,7 @@ exports:
       type: str
       sample: 10.10.0.12
     path:
-      description: The directory; empty when it was refused.
+      description: The directory; empty when it was refused, or when nothing was known of it.
       type: str
       sample: /mnt/nvme0/imagenet
     read_only:
@@ -167,11 +187,20 @@ exports:
       type: str
       sample: Exported
     reason:
-      description: Why it failed.
+      description:
+        - Why it failed, or why it is still exported otherwise than it was asked for, or why it was not withdrawn.
       type: str
       sample: ""
     time:
       description: Since when, in seconds since 1970.
+      type: float
+      sample: 1790000000.5
+    serial:
+      description: Another one each time that it was asked for, which alone is no change.
+      type: str
+      sample: 1c0f9a52f0b64f6f8f0f6a3b8f1f2a77
+    renewed:
+      description: When it was asked for last, in seconds since 1970.
       type: float
       sample: 1790000000.5
 no_rdma:
@@ -217,6 +246,7 @@ ARGUMENT_SPEC = {
             "squash": {"type": "str", "choices": ["root", "all", "none"], "default": "root"},
             "anonymous_uid": {"type": "int"},
             "anonymous_gid": {"type": "int"},
+            "serial": {"type": "str", "default": ""},
         },
     },
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -229,12 +259,12 @@ def make(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     host = params["host_name"]
     present = params["state"] == "present"
     asked = [read_asked(one, host) for one in params["exports"]] if present else []
-    keys = [read_key(one) for one in params["exports"]]
+    serials = {read_key(one): one["serial"] for one in params["exports"]}
     with nullcontext() if module.check_mode else network_lock(places, alone=True):
         exporting = Exporting(places, host, Server(systemctl, differences), module.run_command, differences)
-        found, no_rdma = exporting.export(asked) if present else (exporting.withdraw(keys), "")
+        found, no_rdma = exporting.export(asked) if present else (exporting.withdraw(serials), "")
     results = {"exports": [shown_export(one) for one in found], "no_rdma": no_rdma}
-    failed = [one for one in found if one.state == FAILED]
+    failed = [one for one in found if one.state == FAILED or (present and one.reason)]
     if failed:
         raise PartlyFailed("; ".join(dict.fromkeys(one.reason for one in failed)), results)
     return results

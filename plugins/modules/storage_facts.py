@@ -544,6 +544,8 @@ ansible_facts:
               state: Exported
               reason: ""
               time: 1764419699.25
+              serial: 1c0f9a52f0b64f6f8f0f6a3b8f1f2a77
+              renewed: 1764419699.25
         tiers:
           description:
             - The KV-cache tiers whose directories are claimed here, also when no group names this host any more. What

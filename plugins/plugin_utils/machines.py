@@ -8,26 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.errors import AnsibleError, AnsibleFilterError
+from ansible.errors import AnsibleError
 from jinja2.exceptions import UndefinedError
 
-from ansible_collections.stowage.host.plugins.module_utils.network_mounts.transport import End
-from ansible_collections.stowage.host.plugins.module_utils.placement.machines import machine
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
+from ansible_collections.stowage.host.plugins.module_utils.placement.machines import Machine, machine
 
 
-def end(hostvars: Mapping[str, Any], name: str) -> End:
-    """Return machine *name* as one end of a network mount; of one that is not in the inventory nothing is known.
+def machine_of(hostvars: Mapping[str, Any], name: str) -> Machine:
+    """Return machine *name*; of one that is not in the inventory nothing is known."""
+    return of_variables(name, hostvars[name]) if name in hostvars else machine(name, None)
 
-    :raises Refusal: when its stowage_topology is wrong
-    :raises AnsibleFilterError: when its variables cannot be had
+
+def of_variables(name: str, variables: Mapping[str, Any], up: bool = True) -> Machine:
+    """Return the machine *name* that has these variables.
+
+    :param up: False when it has just been asked, and did not answer
+    :raises Refusal: when its variables are wrong, or cannot be had
     """
-    if name not in hostvars:
-        return End(machine(name, None))
     try:
-        variables = hostvars[name]
-        facts = variables.get("ansible_facts", {})
-        topology = variables.get("stowage_topology")
-        address = variables.get("stowage_nfs_address")
+        facts = variables.get("ansible_facts", {}).get("stowage_storage", {}).get("compact")
+        topology, address = (variables.get(f"stowage_{which}") for which in ("topology", "nfs_address"))
     except (AnsibleError, UndefinedError) as error:
-        raise AnsibleFilterError(f"variables of {name}: {' '.join(str(error).split())}") from error
-    return End(machine(name, facts.get("stowage_storage", {}).get("compact"), topology), str(address or ""))
+        raise Refusal(f"variables of {name}", " ".join(str(error).split()), "correct them") from error
+    return machine(name, facts, topology, up, address)

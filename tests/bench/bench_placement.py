@@ -44,7 +44,7 @@ def declared() -> list[dict[str, Any]]:
     return drives
 
 
-def compact(chance: random.Random) -> dict[str, Any]:
+def compact(chance: random.Random, number: int) -> dict[str, Any]:
     """What a host reports: a data location with some ten copies, a shared filesystem, an RDMA port."""
     copies = {f"ml.cache-{index}": 107 * 10**9 for index in range(DRIVES // 3) if chance.random() < 0.3}
     return {
@@ -64,13 +64,13 @@ def compact(chance: random.Random) -> dict[str, Any]:
         "shared": [{"mount": "/lustre", "mounts": ["/lustre"], "fstype": "lustre", "source": "a:/b", "answers": True}]
         if chance.random() < 0.9
         else [],
-        "addresses": ["192.0.2.11"],
+        "addresses": [f"10.{number // 65536}.{number // 256 % 256}.{number % 256}/8"],
         "rdma": [
             {
                 "link_layer": "Ethernet",
                 "subnet_prefix": "fe80:0000:0000:0000",
                 "active": True,
-                "addresses": ["10.0.0.1"],
+                "addresses": [f"10.{number // 65536}.{number // 256 % 256}.{number % 256}"],
             }
         ],
         "nfs": {"can_export": True, "can_mount": True},
@@ -91,7 +91,7 @@ def placed(hosts: Mapping[str, Any]) -> Placement:
 def whole(number: int) -> tuple[float, float]:
     """The seconds and, with the hosts' facts, the megabytes that placing a run takes."""
     chance = random.Random(1)
-    hosts = {f"gpu-{index:05}": compact(chance) for index in range(number)}
+    hosts = {f"gpu-{index:05}": compact(chance, index) for index in range(number)}
     began = time.perf_counter()
     found = placed(hosts).to_json()
     seconds = time.perf_counter() - began
@@ -115,8 +115,8 @@ def site(directory: Path, number: int) -> dict[str, str]:
     }
     (directory / "inventory.json").write_text(json.dumps(inventory))
     cache = cache_loader.get("jsonfile", _uri=str(directory / "facts"))
-    for name in inventory["all"]["hosts"]:
-        found = {**reported, "compact": compact(chance)}
+    for index, name in enumerate(inventory["all"]["hosts"]):
+        found = {**reported, "compact": compact(chance, index)}
         one = {"present": True, "workspace": "ml", "identity": "i" * 36, "bytes": 10**11, "allocated": 10**11}
         found["copies"] = {copy: {**one, "drive": copy[3:]} for copy in found["compact"]["copies"]}
         cache.set(name, {"stowage_storage": found})

@@ -6,6 +6,7 @@ A bench is a file bench_NAME.py beside this one with a function `run(bench: Benc
 `bench.scratch`, smaller when `bench.quick`, and calls, as often as it likes,
 
     bench.compare(what, ours, peer, target, before=prepare)   # runs both in turn, `prepare` untimed before each
+    bench.ratio(what, ours, peer, target)                     # of seconds that were measured in turn elsewhere
     bench.figure(what, value, unit, target)                   # something measured in another way
 
 `compare` takes the ratio of the medians of the seconds that `ours` and `peer`, two functions, take. A target is the
@@ -80,8 +81,12 @@ class Bench:
                 start = time.perf_counter()
                 function()
                 seconds[who].append(time.perf_counter() - start)
-        mine, others = statistics.median(seconds["ours"]), statistics.median(seconds["peer"])
-        self._note(Row(what, f"{mine:.3g} s", f"{others:.3g} s", mine / others, target, seconds))
+        return self.ratio(what, seconds["ours"], seconds["peer"], target)
+
+    def ratio(self, what: str, ours: list[float], peer: list[float], target: float) -> float:
+        """Note the ratio of the medians of seconds."""
+        mine, others = statistics.median(ours), statistics.median(peer)
+        self._note(Row(what, f"{mine:.3g} s", f"{others:.3g} s", mine / others, target, {"peer": peer, "ours": ours}))
         return mine / others
 
     def figure(self, what: str, value: float, unit: str, target: float, peer: str = "") -> None:

@@ -26,7 +26,7 @@ BUILD = REPOSITORY / ".build"
 PLUGINS = "ansible_collections.stowage.host.plugins"
 PYTHON = str(REPOSITORY / ".venv/bin/python")
 # Well above what a check takes, so that a hung one still ends, with its name and its log.
-LIMIT_S = 1500
+LIMIT_S = 2400
 HEARTBEAT_S = 60
 SHOWN_LINES = 150
 

@@ -125,6 +125,8 @@ def test_mounts_that_hang_hold_up_nothing(start: Callable[..., Daemon], points: 
         dead_one = re.compile(r'stowage_network_mount_answers\{.*drive="dead-1".*\} 0\.0')
         wait_for(lambda: dead_one.search(_page(f"{url}/metrics")), 10)
         daemon.cycle()
+        # With the children that wait for them, and none that is at work on something else for a moment.
+        wait_for(lambda: children_of(daemon) <= len(dead))
         before = held_by(daemon)
         for _round in range(5):
             asked = time.monotonic()
@@ -132,8 +134,8 @@ def test_mounts_that_hang_hold_up_nothing(start: Callable[..., Daemon], points: 
             assert time.monotonic() - asked < 1
             assert dead_one.search(page)
             daemon.cycle()
-        assert held_by(daemon) == before
         wait_for(lambda: children_of(daemon) <= len(dead))
+        assert held_by(daemon) == before
         assert daemon.logged().count("does not answer") == len(dead)
         assert answers(daemon, "well") == (True, True)
         status = json.loads(_page(f"{url}/status"))["network_mounts"]["mounts"]

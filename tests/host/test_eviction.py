@@ -10,6 +10,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -1005,6 +1006,34 @@ def test_it_goes_on_when_more_is_free(linked: Lab, disk: Path, monkeypatch: pyte
     finally:
         os.close(root)
     assert linked.evict(16 << 20).removed
+
+
+def test_a_neighbor_that_writes_and_removes_does_not_hold_it_up(disk: Path) -> None:
+    """Free space that goes up and down is no sign of more to come."""
+    over = threading.Event()
+
+    def write_and_remove() -> None:
+        with open(disk / "neighbor", "wb") as stream:
+            while not over.is_set():
+                os.posix_fallocate(stream.fileno(), 0, 8 << 20)
+                time.sleep(0.07)
+                os.ftruncate(stream.fileno(), 0)
+                os.fsync(stream.fileno())
+                time.sleep(0.07)
+
+    neighbor = threading.Thread(target=write_and_remove)
+    root = os.open(disk, os.O_RDONLY)
+    settled = threading.Thread(target=eviction._settled, args=(root, 2**62))
+    neighbor.start()
+    try:
+        settled.start()
+        settled.join(30)
+        assert not settled.is_alive()
+    finally:
+        over.set()
+        neighbor.join()
+        settled.join()
+        os.close(root)
 
 
 # -- Only looking

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -30,6 +31,9 @@ HOSTS = {
 }
 
 
+NUMBERS = itertools.count(1)
+
+
 def facts(free: int | None, *copies: str) -> dict[str, Any]:
     place = {"path": "/d", "available": True, "free_bytes": free, "used_bytes": 0, "max_bytes": 0}
     compact = {
@@ -38,6 +42,8 @@ def facts(free: int | None, *copies: str) -> dict[str, Any]:
         "copies": dict.fromkeys(copies),
         "shared": [],
         "rdma": [],
+        "addresses": [f"192.0.2.{next(NUMBERS)}/24"],
+        "nfs": {"can_export": True, "can_mount": True},
     }
     return {"stowage_storage": {"compact": compact}}
 

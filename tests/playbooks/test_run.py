@@ -57,7 +57,7 @@ module.exit_json(
 NO_NETWORK_MOUNTS = """#!/usr/bin/python
 from ansible.module_utils.basic import AnsibleModule
 
-module = AnsibleModule({"host_name": {}, "state": {}}, supports_check_mode=True)
+module = AnsibleModule({"host_name": {}, "run": {}, "state": {}}, supports_check_mode=True)
 module.exit_json(changed=False, mounts=[])
 """
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from stowage_core import mounts
 from stowage_core.differences import Differences
 from stowage_core.facts import networks
 from stowage_core.mounts import Mount
-from stowage_core.network_mounts import client, exports, mount_units
-from stowage_core.network_mounts.client import Asked, Client
+from stowage_core.network_mounts import client, exports, making, mount_units, mountstats
+from stowage_core.network_mounts.asked import Asked
+from stowage_core.network_mounts.client import Client
 from stowage_core.network_mounts.exporting import Exporting
+from stowage_core.network_mounts.making import Making
+from stowage_core.network_mounts.mountstats import MountStats
 from stowage_core.network_mounts.records import MountRecord
+from stowage_core.network_mounts.releasing import release
 from stowage_core.network_mounts.server import Server
 from stowage_core.places import Places
 
@@ -30,7 +35,15 @@ class Host:
         self.units = tmp_path / "units"
         self.mounted: dict[str, Mount] = {}
         self.denied: set[str] = set()
+        """What cannot be mounted, by the last part of its mount point; ``rdma`` is whatever goes over that."""
         self.busy: set[str] = set()
+        self.hung: set[str] = set()
+        """Mount points whose server does not answer."""
+        self.result = "exit-code"
+        self.counted = ("rdma",)
+        """What the kernel counts of what is mounted over RDMA."""
+        self.commands: list[Sequence[str]] = []
+        self.reloads = 0
         monkeypatch.setattr(mount_units, "UNITS", str(self.units))
         self.etab = tmp_path / "etab"
         self.stubborn = False
@@ -38,10 +51,14 @@ class Host:
         monkeypatch.setattr(exports, "ETAB", str(self.etab))
         monkeypatch.setattr(exports, "DIRECTORY", str(self.exports))
         monkeypatch.setattr(mounts, "read", lambda *_pid: list(self.mounted.values()))
-        monkeypatch.setattr(client, "answers", lambda _path: True)
+        for module in (client, making):
+            monkeypatch.setattr(module, "answers", lambda path: path not in self.hung)
+        monkeypatch.setattr(client, "unmount_forced", self._unmount_forced)
+        monkeypatch.setattr(mountstats, "read", self._mountstats)
         monkeypatch.setattr(networks, "nfs", lambda: networks.Nfs(dict.fromkeys(networks._TOOLS, "/x"), ()))
 
     def run_command(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        self.commands.append(argv)
         if argv[0] == "exportfs" and not self.stubborn:
             client_address, _colon, path = argv[-1].partition(":")
             lines = [line for line in self.etab.read_text().splitlines() if not line.startswith(f"{path}\t")]
@@ -52,38 +69,64 @@ class Host:
         if argv[:2] == ["systemctl", "start"]:
             for name in argv[3:]:
                 self._start(name)
-        if argv[:2] == ["systemctl", "stop"] and argv[3] not in self.busy:
-            self.mounted.pop(argv[3], None)
+        if argv[:2] == ["systemctl", "stop"]:
+            for name in set(argv[3:]) - self.busy:
+                if name in self.mounted and self.mounted[name].point not in self.hung:
+                    del self.mounted[name]
+        if argv[:3] == ["mount", "-o", "remount,rw"]:
+            self.change(argv[3], ("ro", "rw"))
         return 0, "", ""
 
     def _start(self, name: str) -> None:
         text = (self.units / name).read_text()
         said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-        if said["Where"].rpartition("/")[2] not in self.denied:
+        proto = "rdma" if "proto=rdma" in said["Options"] else "tcp"
+        if not self.denied & {said["Where"].rpartition("/")[2], proto}:
             options = tuple(said["Options"].split(","))
             self.mounted[name] = Mount(9, 1, "0:9", "/", said["Where"], options, "nfs4", said["What"], options)
 
+    def change(self, point: str, option: tuple[str, str]) -> None:
+        """Mount what is at *point* with another option than it was."""
+        (name,) = (name for name, mount in self.mounted.items() if mount.point == point)
+        mount = self.mounted[name]
+        options = tuple(option[1] if one == option[0] else one for one in mount.options)
+        self.mounted[name] = replace(mount, options=options, super_options=options)
+
+    def _unmount_forced(self, point: str) -> None:
+        self.mounted = {name: mount for name, mount in self.mounted.items() if mount.point != point}
+
+    def _mountstats(self, points: Sequence[str]) -> list[MountStats]:
+        return [
+            MountStats(mount.source, mount.point, "nfs4", mount.options, 0, self.counted, 0, 0, ())
+            for mount in self.mounted.values()
+            if mount.point in points
+        ]
+
     def daemon_reload(self) -> None:
-        pass
+        self.reloads += 1
 
     def tell(self, verb: str, unit: str) -> None:
         pass
 
     def show(self, names: Sequence[str], _properties: Sequence[str]) -> dict[str, dict[str, str]]:
-        return {name: {"InvocationID": "i", "Result": "exit-code"} for name in names}
+        return {name: {"InvocationID": "i", "Result": self.result} for name in names}
 
     def call(self, check_mode: bool = False) -> tuple[Client, Differences]:
         differences = Differences(check_mode)
         systemctl: Any = self
         return Client(self.places, systemctl, self.run_command, "journalctl", differences), differences
 
-    def make(self, *asked: Asked) -> tuple[list[MountRecord], Differences]:
+    def make(self, *asked: Asked, run: str = "") -> tuple[list[MountRecord], Differences]:
         made, differences = self.call()
-        return made.make(asked), differences
+        return Making(made, run).make(asked), differences
 
-    def release(self) -> tuple[list[MountRecord], Differences]:
+    def expect(self, *asked: Asked, run: str = "") -> tuple[list[MountRecord], Differences]:
         made, differences = self.call()
-        return made.release(), differences
+        return Making(made, run).expect(asked), differences
+
+    def release(self, run: str = "") -> tuple[list[MountRecord], Differences]:
+        made, differences = self.call()
+        return release(made, None, run), differences
 
     def exporting(self, check_mode: bool = False) -> tuple[Exporting, Differences]:
         differences = Differences(check_mode)

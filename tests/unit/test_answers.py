@@ -17,15 +17,15 @@ from stowage_core.errors import Refusal, StowageError
 
 
 def test_a_path_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.stat
+    real = os.statvfs
 
-    def dead(path: str) -> os.stat_result:
+    def dead(path: str) -> os.statvfs_result:
         if path == "/dead":
             time.sleep(60)
         return real(path)
 
     monkeypatch.setattr(answers, "_PATIENCE", 0.3)
-    monkeypatch.setattr(answers.os, "stat", dead)
+    monkeypatch.setattr(answers.os, "statvfs", dead)
     started = time.monotonic()
     with pytest.raises(StowageError) as error:
         check_answers([("runs", "/"), ("cache", "/dead")])
@@ -37,7 +37,7 @@ def test_a_stale_handle(monkeypatch: pytest.MonkeyPatch) -> None:
     def stale(path: str) -> NoReturn:
         raise OSError(116, "Stale file handle", path)
 
-    monkeypatch.setattr(answers.os, "stat", stale)
+    monkeypatch.setattr(answers.os, "statvfs", stale)
     with pytest.raises(Refusal, match="^runs: /x: Stale file handle; mount it anew$"):
         check_answers([("runs", "/x")])
 

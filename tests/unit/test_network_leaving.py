@@ -16,7 +16,7 @@ from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.facts import networks
 from stowage_core.network_mounts import at_boot, leaving, records
-from stowage_core.network_mounts.client import Asked
+from stowage_core.network_mounts.asked import Asked
 from stowage_core.network_mounts.exports import Export
 from stowage_core.runs import pins
 from stowage_core.services.systemd_units import mount_unit
@@ -54,7 +54,7 @@ def left(host: Host) -> list[str]:
 
 def test_everything_goes_as_it_is_predicted_and_what_others_have_stays(host: Host) -> None:
     host.make(ASKED)
-    export(host, "Failed")
+    export(host, "Released")
     (host.exports / "stowage-theirs.exports").write_text("/srv *(ro)\n")
     predicted = leave(host, check_mode=True)
     done = leave(host)
@@ -93,7 +93,7 @@ def test_nothing_changes_while_a_process_is_busy_in_a_mount(host: Host, monkeypa
 
 def test_a_mount_that_cannot_be_unmounted_says_so(host: Host) -> None:
     (record,), _differences = host.make(ASKED)
-    export(host, "Failed")
+    export(host, "Released")
     host.busy = {mount_unit(record.path)}
     with pytest.raises(StowageError, match="cannot be unmounted: something uses it"):
         leave(host)
@@ -102,8 +102,8 @@ def test_a_mount_that_cannot_be_unmounted_says_so(host: Host) -> None:
 
 def test_what_is_exported_is_refused_with_whom_it_is_for(host: Host) -> None:
     host.make(ASKED)
-    export(host, "Exported")
-    for check_mode in (True, False):
+    for state, check_mode in (("Exported", True), ("Exported", False), ("Failed", False)):
+        export(host, state)  # what failed later may be mounted as well
         with pytest.raises(Refusal) as refused:
             leave(host, check_mode)
         assert str(refused.value) == (
@@ -114,7 +114,7 @@ def test_what_is_exported_is_refused_with_whom_it_is_for(host: Host) -> None:
 
 
 def test_an_export_that_the_server_keeps_says_so(host: Host) -> None:
-    export(host, "Failed")
+    export(host, "Released")
     host.stubborn = True
     with pytest.raises(StowageError, match=r"/mnt/coco: the server still exports it to 192\.0\.2\.12; see exportfs -v"):
         leave(host)
@@ -127,25 +127,54 @@ def test_a_host_without_the_tools_of_nfs(host: Host, monkeypatch: pytest.MonkeyP
     assert leave(host).actions == [f"remove {EXPORT.file}"]
 
 
-def test_units_without_a_record_go_unless_something_is_mounted(host: Host) -> None:
+def test_units_without_a_record_go(host: Host) -> None:
     (record,), _differences = host.make(ASKED)
     os.unlink(records.mounts_path(host.places))
     name = mount_unit(record.path)
-    with pytest.raises(Refusal, match="is mounted, and there is no record of it; systemctl stop "):
-        leave(host)
-    host.mounted.clear()
     assert leave(host).actions == [
+        f"unmount {record.path}",
+        f"remove {host.units / name}",
+        "systemctl daemon-reload",
         f"systemctl stop {at_boot.SERVICE}",
         f"remove {at_boot.path()}",
         f"remove {at_boot.link()}",
         "systemctl daemon-reload",
-        f"remove {host.units / name}",
     ]
+    assert left(host) == [] and not host.mounted
+
+
+def test_a_unit_that_does_not_say_what_it_is_of_goes_unless_something_is_mounted(host: Host) -> None:
+    (record,), _differences = host.make(ASKED)
+    os.unlink(records.mounts_path(host.places))
+    unit = host.units / mount_unit(record.path)
+    unit.write_text(unit.read_text().replace("Description=Stowage: drive", "Description=Stowage: mount of"))
+    with pytest.raises(Refusal, match="is mounted, and there is no record of it; systemctl stop "):
+        leave(host)
+    host.mounted.clear()
+    assert leave(host).actions[-1] == f"remove {unit}"
     assert left(host) == []
 
 
-def test_an_export_without_a_record_is_nobody_knows_whose(host: Host) -> None:
+def test_nothing_changes_while_a_run_is_about_to_use_a_mount(host: Host) -> None:
+    host.make(ASKED, run="tune")
+    with pytest.raises(Refusal) as refused:
+        leave(host)
+    assert str(refused.value) == (
+        "network mount of drive vision/imagenet from gpu-09: run tune is about to use it; release the run"
+    )
+    assert host.mounted
+
+
+def test_an_export_without_a_record_may_be_mounted(host: Host) -> None:
     export(host, "Released")
     os.unlink(records.exports_path(host.places))
+    with pytest.raises(Refusal, match=r"may have drives of this one mounted: gpu-02 \(vision/coco\)"):
+        leave(host)
+
+
+def test_a_file_that_does_not_say_what_is_exported(host: Host) -> None:
+    export(host, "Released")
+    os.unlink(records.exports_path(host.places))
+    Path(EXPORT.file).write_text(f"{own_files.HEADER}\n")
     with pytest.raises(Refusal, match="there is no record of it; see that its machine has not mounted it"):
         leave(host)

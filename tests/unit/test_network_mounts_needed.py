@@ -9,7 +9,6 @@ from typing import Any
 from stowage_core.drives.declared import check_drives
 from stowage_core.drives.refs import Wanted, read, resolve
 from stowage_core.network_mounts.needed import holders, needed
-from stowage_core.network_mounts.transport import End
 from stowage_core.placement.machines import machine
 
 
@@ -30,8 +29,9 @@ DRIVES = check_drives(
         },
     ]
 )
+EMPTY: dict[str, Any] = {"labels": {}, "rdma": [], "nfs": {"can_export": True, "can_mount": True}}
 ENDS = {
-    f"gpu-0{number}": End(machine(f"gpu-0{number}", {"labels": {}, "addresses": [f"192.0.2.1{number}/24"], "rdma": []}))
+    f"gpu-0{number}": machine(f"gpu-0{number}", {**EMPTY, "addresses": [f"192.0.2.1{number}/24"]})
     for number in (1, 2, 3)
 }
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_is_told_by_machine() -> None:
     assert [(one.drive, one.client) for one in found.mounts] == [("results", "gpu-03")]
     assert found.refused == {
         "gpu-03": [
-            "drive local: its transport is Local: it is never read over the network, only on gpu-01",
+            "drive local: source 0 is local to machine gpu-01 and its transport is Local",
             "drive fast: its transport is RDMA, and gpu-02 has no active RDMA port with an address; "
             "put both on one RDMA network, or let it be Auto",
         ]
@@ -90,6 +90,4 @@ def test_what_cannot_be_is_told_by_machine() -> None:
 def test_a_machine_that_nothing_is_known_of() -> None:
     found = needed("vision", {"gpu-02": wanted("imagenet")}, {"gpu-02": ENDS["gpu-02"]})
     assert found.mounts == []
-    assert found.refused == {
-        "gpu-02": ["drive imagenet: machine gpu-01 has not reported its storage yet; gather its facts"]
-    }
+    assert found.refused == {"gpu-02": ["machine gpu-01 has not reported its storage yet; gather its facts"]}

@@ -93,8 +93,42 @@ def test_addresses_in_their_shortest_form() -> None:
     assert exports.check_address("2001:0db8:0:0::12", "address") == "2001:db8::12"
 
 
+def test_an_address_with_a_scope_id_is_refused_for_it_may_hold_anything() -> None:
+    with pytest.raises(Refusal, match="has a scope id; give an address that is not link-local"):
+        exports.check_address("fe80::1%x *(rw,no_root_squash)", "address")
+
+
 def test_mount_points() -> None:
     assert exports.check_mount_point("/", "drive") == ""
-    assert exports.check_mount_point("/mnt/a b", "drive") == "/mnt/a b"
-    with pytest.raises(Refusal, match="has a comma"):
-        exports.check_mount_point("/mnt/a,b", "drive")
+    assert exports.check_mount_point("/mnt/nvme-0", "drive") == "/mnt/nvme-0"
+
+
+@pytest.mark.parametrize(
+    ("point", "wrong"),
+    [("/mnt/a,b", ","), ("/mnt/a b", " "), ("/mnt/a(b", "("), ("/mnt/a\nb", "\\n"), ("/mnt/ü", "\\xc3")],
+)
+def test_a_mount_point_that_would_cost_everybody_their_exports(point: str, wrong: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        exports.check_mount_point(point, "drive")
+    assert f"has '{wrong}', which an option of exports(5) cannot hold; mount it elsewhere" in str(refused.value)
+
+
+def test_a_path_that_exportfs_could_not_withdraw() -> None:
+    assert exports.check_path("/mnt/a b,c(d)", "drive") == "/mnt/a b,c(d)"
+    with pytest.raises(Refusal, match=r"has a backslash, which exportfs cannot withdraw; rename it"):
+        exports.check_path("/mnt/a\\040b", "drive")
+
+
+@pytest.mark.parametrize("squash", ["root", "all", "none"])
+def test_our_files_say_what_is_exported(squash: str) -> None:
+    one = replace(EXPORT, path="/mnt/nvme0/a b", read_only=False, squash=squash, anonymous_uid=7, anonymous_gid=8)
+    other = replace(one, workspace="audio", drive="data-1", source=12, client="gpu-02.example.org")
+    theirs = one.content.replace(b"# Written by Stowage", b"# Mine")
+    contents = {
+        one.file.rpartition("/")[2]: one.content,
+        other.file.rpartition("/")[2]: other.content_with(one),
+        "stowage-theirs.x-0@gpu-02.exports": theirs,
+        "stowage-no.lines-0@gpu-02.exports": one.content.rpartition(b"/mnt/nvme0/a")[0],
+        "stowage-odd.exports": one.content,
+    }
+    assert exports.read_files(contents) == [one, other]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stowage_core.differences import Differences
 from stowage_core.errors import Refusal
-from stowage_core.own_files import HEADER, in_lines, is_ours, is_there, parse_mode, read, read_ours
+from stowage_core.own_files import HEADER, in_lines, is_ours, is_there, keep, parse_mode, read, read_ours
 
 OURS = HEADER.encode() + b"\n" + b"A=1\n" * 100_000
 
@@ -91,3 +92,23 @@ def test_a_diff_shows_lines_and_tells_every_difference() -> None:
     assert in_lines(None) is None
     assert in_lines(b"A=1\nB=\xff\n") == ["A=1", "B=\\xff", ""]
     assert in_lines(b"A=1") != in_lines(b"A=1\n")
+
+
+def test_a_file_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "ours"
+    for check_mode, wanted, action in [
+        (True, OURS, f"write {path}"),
+        (False, OURS, f"write {path}"),
+        (False, None, f"remove {path}"),
+    ]:
+        differences = Differences(check_mode)
+        assert keep("unit", str(path), wanted, differences)
+        assert (differences.actions, list(differences.diff()["after"])) == ([action], [f"unit {path}"])
+        assert path.exists() is (wanted is not None and not check_mode)
+        if not check_mode:
+            assert not keep("unit", str(path), wanted, Differences())
+    path.write_text("theirs\n")
+    for wanted in (OURS, None):
+        with pytest.raises(Refusal, match="was not written by Stowage"):
+            keep("unit", str(path), wanted, Differences())
+    assert path.read_text() == "theirs\n"

@@ -20,6 +20,8 @@ from stowage_core.placement.decision import place as place_each
 from stowage_core.placement.machines import Machine, machine
 
 GB = 10**9
+NFS = {"can_export": True, "can_mount": True}
+PORT = {"link_layer": "Ethernet", "subnet_prefix": "fe80:0000:0000:0000", "active": True, "addresses": ["10.0.0.1"]}
 WORKSPACE = "ml"
 
 
@@ -37,7 +39,7 @@ def location(free: int | None = 900 * GB, used: int | None = 0, limit: int = 0, 
 
 
 def compact(place: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    empty = {"labels": {}, "data_location": place, "copies": {}, "shared": [], "addresses": [], "rdma": [], "nfs": {}}
+    empty = {"labels": {}, "data_location": place, "copies": {}, "shared": [], "addresses": [], "rdma": [], "nfs": NFS}
     return {**empty, **fields}
 
 
@@ -70,7 +72,16 @@ def wanted(specs: Mapping[str, Mapping[str, Any]], refs: str = "") -> list[Wante
 
 
 def machines(hosts: Mapping[str, Any], labels: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Machine]:
-    return {name: machine(name, facts, (labels or {}).get(name)) for name, facts in hosts.items()}
+    """Machines of their names, each with addresses of its own."""
+    return {
+        name: machine(name, facts and addressed(facts, number), (labels or {}).get(name))
+        for number, (name, facts) in enumerate(hosts.items(), 1)
+    }
+
+
+def addressed(facts: Mapping[str, Any], number: int) -> dict[str, Any]:
+    ports = [{**port, "addresses": [f"10.0.0.{number}"] if port["addresses"] else []} for port in facts["rdma"]]
+    return {**facts, "addresses": [f"192.0.2.{number}/24"], "rdma": ports}
 
 
 def place(hosts: Iterable[str], known: Mapping[str, Machine], workspace: str, asked: list[Wanted]) -> Placement:
@@ -133,6 +144,59 @@ def test_another_site() -> None:
     known = machines(hosts, {"gpu-01": {"site": "eu-west"}, "gpu-07": {"site": "us-east"}})
     found = place(["gpu-07"], known, WORKSPACE, wanted({"imagenet": on_one()}))
     assert texts(found.verdicts[0]) == ["drive imagenet is on gpu-01, in another site (eu-west)"]
+
+
+# What a run is refused with when its network mounts are to be made, in its words.
+
+
+def near(here: Mapping[str, Any], holder: Mapping[str, Any], transport: str = "Auto") -> list[str]:
+    known = machines({"gpu-01": compact(**holder), "gpu-07": compact(**here)})
+    found = place(["gpu-07"], known, WORKSPACE, wanted({"imagenet": on_one(transport=transport)}))
+    return texts(found.verdicts[0])
+
+
+@pytest.mark.parametrize(
+    ("here", "holder", "transport", "reason"),
+    [
+        ({"nfs": {**NFS, "can_mount": False}}, {}, "Auto", "drive imagenet: gpu-07 has no mount.nfs"),
+        ({}, {"nfs": {**NFS, "can_export": False}}, "TCP", "drive imagenet: gpu-01 has no exportfs and rpc.nfsd"),
+        ({"nfs": {**NFS, "can_export": False}}, {"nfs": {**NFS, "can_mount": False}}, "Auto", ""),
+        (
+            {},
+            {"rdma": [PORT]},
+            "RDMA",
+            "drive imagenet: its transport is RDMA, and gpu-07 has no active RDMA port with an address",
+        ),
+        (
+            {"rdma": [{**PORT, "link_layer": "InfiniBand"}]},
+            {"rdma": [PORT]},
+            "RDMA",
+            "drive imagenet: its transport is RDMA, and gpu-01 and gpu-07 have no kind of RDMA network both",
+        ),
+        ({"rdma": [PORT]}, {"rdma": [PORT]}, "RDMA", ""),
+        ({}, {"rdma": [PORT]}, "Auto", ""),
+    ],
+)
+def test_a_network_mount_that_would_be_refused(
+    here: Mapping[str, Any], holder: Mapping[str, Any], transport: str, reason: str
+) -> None:
+    assert near(here, holder, transport) == ([reason] if reason else [])
+
+
+def test_the_addresses_that_the_operator_names_count() -> None:
+    known = machines({"gpu-01": compact(), "gpu-07": compact()})
+    drive = wanted({"imagenet": on_one()})
+    for address, count in (("192.0.2.9", 1), ("2001:db8::9", 0)):
+        known["gpu-07"] = known["gpu-07"]._replace(nfs_address=address)
+        assert len(place(["gpu-07"], known, WORKSPACE, drive).candidates) == count
+
+
+def test_network_mounts_of_many_machines_are_told_in_one_line() -> None:
+    names = ["b", "c", "d"]
+    known = machines({"a": compact(rdma=[PORT]), **{name: compact() for name in names}})
+    found = place(names, known, WORKSPACE, wanted({"imagenet": on_one("a", transport="RDMA")}))
+    told = "drive imagenet: its transport is RDMA, and 3 machines are on no RDMA network with a"
+    assert found.refused == [(told, names)]
 
 
 def test_no_such_drive() -> None:
@@ -222,7 +286,8 @@ def test_a_machine_that_does_not_answer() -> None:
     ],
 )
 def test_the_machine_of_a_drive_does_not_answer(drive: dict[str, Any], reason: str | None) -> None:
-    known = {"gpu-01": machine("gpu-01", compact(), up=False), "gpu-07": machine("gpu-07", compact(shared=MOUNTED))}
+    known = machines({"gpu-01": compact(rdma=[PORT]), "gpu-07": compact(shared=MOUNTED, rdma=[PORT])})
+    known["gpu-01"] = known["gpu-01"]._replace(up=False)
     found = place(["gpu-01", "gpu-07"], known, WORKSPACE, wanted({"drive": drive}))
     assert {verdict.host: texts(verdict) for verdict in found.verdicts} == {
         "gpu-01": ["machine gpu-01 did not answer"],
@@ -407,7 +472,6 @@ def test_who_holds_more_comes_before_who_holds_less() -> None:
     assert rank(hosts, {"one": placed(), "two": placed()}).candidates == ["c", "a", "b"]
 
 
-PORT = {"link_layer": "Ethernet", "subnet_prefix": "fe80:0000:0000:0000", "active": True, "addresses": ["10.0.0.1"]}
 HERE = {"rack": "r1", "infiniband_fabric": "f1", "nvlink_domain": "n1"}
 
 
@@ -444,7 +508,8 @@ def test_the_order_of_what_is_near() -> None:
 def test_rdma_at_both_ends(transport: str, counts: bool) -> None:
     hosts = {"a": compact(), "b": compact(rdma=[PORT]), "holder": compact(rdma=[PORT])}
     found = rank(hosts, {"imagenet": on_one("holder", transport=transport)})
-    assert found.candidates == (["b", "a"] if counts else ["a", "b"])
+    # Over RDMA only: who has none cannot read it.
+    assert found.candidates == {"Auto": ["b", "a"], "RDMA": ["b"], "TCP": ["a", "b"]}[transport]
     assert said(found)["b"] == (["drive imagenet is on holder: RDMA at both ends"] if counts else [])
 
 

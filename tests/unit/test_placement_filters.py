@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +30,9 @@ DRIVES = [
 ]
 
 
+ADDRESSES, NUMBERS = ipaddress.ip_address("10.0.0.0"), itertools.count(1)
+
+
 def variables(free: int | None = None, copies: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
     """The variables of a host; without a data location when nothing is free."""
     place = {"path": "/d", "available": True, "free_bytes": free, "used_bytes": 0, "max_bytes": 0}
@@ -37,6 +42,8 @@ def variables(free: int | None = None, copies: tuple[str, ...] = (), **more: Any
         "copies": dict.fromkeys(copies),
         "shared": [],
         "rdma": [],
+        "addresses": [f"{ADDRESSES + next(NUMBERS)}/8"],
+        "nfs": {"can_export": True, "can_mount": True},
     }
     return {"ansible_facts": {"stowage_storage": {"compact": compact}}, **more}
 

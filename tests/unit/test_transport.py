@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 
 from stowage_core.errors import Refusal
-from stowage_core.network_mounts.transport import AUTO, LOCAL, RDMA, TCP, End, decide
-from stowage_core.placement.machines import machine
+from stowage_core.network_mounts.transport import AUTO, LOCAL, RDMA, TCP, decide
+from stowage_core.placement.machines import Machine, machine
 
 DEFAULT_PREFIX = "fe80:0000:0000:0000"
 OWN_PREFIX = "fec0:0000:0000:0001"
+NFS = {"can_export": True, "can_mount": True}
 
 
 def port(layer: str, *addresses: str, prefix: str = DEFAULT_PREFIX, active: bool = True) -> dict[str, Any]:
     return {"link_layer": layer, "subnet_prefix": prefix, "active": active, "addresses": list(addresses)}
 
 
-def end(name: str, *addresses: str, rdma: Any = (), address: str = "", **labels: str) -> End:
-    facts = {"labels": labels, "addresses": list(addresses), "rdma": list(rdma)}
-    return End(machine(name, facts), address)
+def end(name: str, *addresses: str, rdma: Any = (), address: str = "", nfs: Any = None, **labels: str) -> Machine:
+    facts = {"labels": labels, "addresses": list(addresses), "rdma": list(rdma), "nfs": nfs or NFS}
+    return machine(name, facts, nfs_address=address)
 
 
 PLAIN = (end("gpu-01", "192.0.2.11/24"), end("gpu-02", "192.0.2.12/24"))
@@ -32,7 +33,7 @@ ROCE = (
 )
 
 
-def fabric(first: str = "", second: str = "", prefix: str = DEFAULT_PREFIX) -> tuple[End, End]:
+def fabric(first: str = "", second: str = "", prefix: str = DEFAULT_PREFIX) -> tuple[Machine, Machine]:
     found = []
     for number, label in ((1, first), (2, second)):
         labels = {"infiniband_fabric": label} if label else {}
@@ -73,8 +74,8 @@ def fabric(first: str = "", second: str = "", prefix: str = DEFAULT_PREFIX) -> t
         ),
     ],
 )
-def test_transport(wanted: str, ends: tuple[End, End], expected: tuple[str, ...]) -> None:
-    way = decide(wanted, *ends)
+def test_transport(wanted: str, ends: tuple[Machine, Machine], expected: tuple[str, ...]) -> None:
+    way = decide(wanted, *ends, "imagenet")
     assert (*way[:4], way.rdma_is_down) == (*expected, False)
 
 
@@ -82,15 +83,15 @@ def test_rdma_that_is_down_at_one_end() -> None:
     """Both have it: that this is not it is not to stay unsaid."""
     down = end("gpu-02", "192.0.2.12/24", rdma=[port("Ethernet", active=False)])
     for ends in ((ROCE[0], down), (down, ROCE[0])):
-        way = decide(AUTO, *ends)
+        way = decide(AUTO, *ends, "imagenet")
         assert (way.transport, way.why) == (TCP, "gpu-02 has no active RDMA port with an address")
         assert way.rdma_is_down
-    assert not decide(TCP, ROCE[0], down).rdma_is_down
+    assert not decide(TCP, ROCE[0], down, "imagenet").rdma_is_down
 
 
 def test_the_label_decides_and_not_the_prefix() -> None:
     """An operator knows that two fabrics were given one prefix."""
-    assert decide(AUTO, *fabric("a", "b", OWN_PREFIX)).transport == TCP
+    assert decide(AUTO, *fabric("a", "b", OWN_PREFIX), "imagenet").transport == TCP
 
 
 @pytest.mark.parametrize(
@@ -107,65 +108,81 @@ def test_the_label_decides_and_not_the_prefix() -> None:
     ],
 )
 def test_addresses_that_reach_each_other(there: list[str], here: list[str], expected: tuple[str, str]) -> None:
-    way = decide(TCP, end("gpu-01", *there), end("gpu-02", *here))
+    way = decide(TCP, end("gpu-01", *there), end("gpu-02", *here), "imagenet")
     assert (way.server_address, way.client_address) == expected
 
 
 def test_the_operator_names_the_addresses() -> None:
     server = end("gpu-01", "192.0.2.11/24", "10.0.0.11/8", address="10.0.0.11")
     client = end("gpu-02", "192.0.2.12/24", "10.0.0.12/8")
-    assert decide(TCP, server, client)[1:3] == ("10.0.0.11", "10.0.0.12"), "the client's is of the same network"
-    assert decide(TCP, server, client._replace(address="192.0.2.12"))[1:3] == ("10.0.0.11", "192.0.2.12")
+    assert decide(TCP, server, client, "imagenet")[1:3] == ("10.0.0.11", "10.0.0.12"), (
+        "the client's is of the same network"
+    )
+    assert decide(TCP, server, client._replace(nfs_address="192.0.2.12"), "imagenet")[1:3] == (
+        "10.0.0.11",
+        "192.0.2.12",
+    )
     with pytest.raises(Refusal, match="stowage_nfs_address of gpu-01: 'storage' is no IP address"):
-        decide(TCP, server._replace(address="storage"), client)
+        end("gpu-01", address="storage")
 
 
 @pytest.mark.parametrize(
     ("wanted", "ends", "message"),
     [
-        (LOCAL, PLAIN, "its transport is Local: it is never read over the network, only on gpu-01"),
+        (LOCAL, PLAIN, "drive imagenet: source 0 is local to machine gpu-01 and its transport is Local"),
         (
             RDMA,
             PLAIN,
-            "its transport is RDMA, and gpu-01 has no active RDMA port with an address; "
+            "drive imagenet: its transport is RDMA, and gpu-01 has no active RDMA port with an address; "
             "put both on one RDMA network, or let it be Auto",
         ),
         (
             AUTO,
             (end("gpu-01", "192.0.2.11/24", site="eu-west"), end("gpu-02", "192.0.2.12/24", site="us-east")),
-            "gpu-01 is in another site (eu-west): data is never read across sites",
+            "drive imagenet is on gpu-01, in another site (eu-west)",
         ),
         (
             TCP,
             (end("gpu-01", "192.0.2.11/24", site="eu-west"), end("gpu-02", "192.0.2.12/24", site="us-east")),
-            "gpu-01 is in another site (eu-west): data is never read across sites",
+            "drive imagenet is on gpu-01, in another site (eu-west)",
         ),
         (
             AUTO,
-            (End(machine("gpu-01", None)), PLAIN[1]),
+            (machine("gpu-01", None), PLAIN[1]),
             "machine gpu-01 has not reported its storage yet; gather its facts",
         ),
         (
             TCP,
             (PLAIN[0], end("gpu-02")),
-            "gpu-02 has no address; name an address for each in the host variable stowage_nfs_address",
+            "drive imagenet: gpu-02 has no address; name an address for each in the host variable stowage_nfs_address",
         ),
         (
             TCP,
             (PLAIN[0], end("gpu-02", "2001:db8::12/64")),
-            "gpu-01 and gpu-02 have no address family both; "
+            "drive imagenet: gpu-01 and gpu-02 have no address family both; "
             "name an address for each in the host variable stowage_nfs_address",
+        ),
+        (
+            AUTO,
+            (end("gpu-01", nfs={"can_export": False, "can_mount": True}), PLAIN[1]),
+            "drive imagenet: gpu-01 has no exportfs and rpc.nfsd; "
+            "install nfs-kernel-server (Debian, Ubuntu) or nfs-utils",
+        ),
+        (
+            AUTO,
+            (PLAIN[0], end("gpu-02", nfs={"can_export": True, "can_mount": False})),
+            "drive imagenet: gpu-02 has no mount.nfs; install nfs-common (Debian, Ubuntu) or nfs-utils",
         ),
         ("UDP", PLAIN, "transport: 'UDP' is none of Auto, RDMA, TCP, Local"),
     ],
 )
-def test_refusals(wanted: str, ends: tuple[End, End], message: str) -> None:
+def test_refusals(wanted: str, ends: tuple[Machine, Machine], message: str) -> None:
     with pytest.raises(Refusal) as refused:
-        decide(wanted, *ends)
+        decide(wanted, *ends, "imagenet")
     assert str(refused.value) == message
 
 
 def test_one_site_or_none_named() -> None:
     """Machines without the label are taken to be where the others are."""
     there, here = end("gpu-01", "192.0.2.11/24", site="eu-west"), end("gpu-02", "192.0.2.12/24")
-    assert decide(TCP, there, here).transport == TCP
+    assert decide(TCP, there, here, "imagenet").transport == TCP

@@ -45,5 +45,18 @@ def only_local(drive: str, source: int, holder: str) -> Reason:
     return Reason(f"drive {drive}", f"source {source} is local to machine {holder} and its transport is Local")
 
 
+def in_another_site(drive: str, holder: str, site: str) -> Reason:
+    return Reason("", f"drive {drive} is on {holder}, in another site ({site})")
+
+
+def is_down(drive: str, source: int, holder: str) -> Reason:
+    return Reason(f"drive {drive}", f"source {source} is on machine {holder} which is Down")
+
+
+def not_reported(machine: str) -> Reason:
+    rule, several = "has not reported its storage yet; gather its facts", "have not reported their storage yet"
+    return Reason("", f"machine {machine} {rule}", f"{{count}} machines {several}; gather their facts")
+
+
 def not_shared_here(drive: str, path: str) -> Reason:
     return Reason(f"drive {drive}", f"{path} is not on a shared filesystem mounted here")

@@ -48,6 +48,7 @@ _NOTICEABLE = 1 << 20
 PUT_ASIDE = "evicted: it was put aside before, and a new copy has its name"
 """Why a copy goes whose place is taken: the disk may be anything but full by now."""
 _SETTLE_S = 1.0
+_SETTLE_AT_MOST_S = 60.0
 SYNC_DEADLINE_S = 600.0
 
 
@@ -245,14 +246,18 @@ def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Locked
 
 
 def _settled(fd: int, expected: int) -> Space:
-    """Return the space once what was removed is free: XFS and btrfs go on freeing after the last unlink."""
-    space = Space.of(fd)
-    grown = time.monotonic()
-    while space.free < expected and time.monotonic() - grown < _SETTLE_S:
+    """Return the space once what was removed is free: XFS and btrfs go on freeing after the last unlink.
+
+    Only more than was ever free counts as progress: with neighbors that write and remove, free space goes up and
+    down for as long as they do.
+    """
+    space = most = Space.of(fd)
+    begun = grown = time.monotonic()
+    while space.free < expected and (now := time.monotonic()) - grown < _SETTLE_S and now - begun < _SETTLE_AT_MOST_S:
         time.sleep(0.05)
-        before, space = space, Space.of(fd)
-        if space.free > before.free:
-            grown = time.monotonic()
+        space = Space.of(fd)
+        if space.free > most.free:
+            most, grown = space, now
     return space
 
 

@@ -57,18 +57,12 @@ def content(units: Iterable[str]) -> bytes:
 def keep(units: Iterable[str], systemctl: Systemctl, differences: Differences) -> None:
     """Have the service start mount *units* at every boot; without any, there is none."""
     wanted = sorted(units)
-    found = own_files.read_ours(path())
-    has = found[0] if found is not None else None
-    should = content(wanted) if wanted else None
-    stale = differences.note(f"unit {path()}", own_files.in_lines(should), own_files.in_lines(has))
-    loose = differences.note(f"{SERVICE} at every boot", bool(wanted), os.path.islink(link()))
-    if stale and should is None:
+    if not wanted and own_files.is_there(path()):
         # It may be at work on what is unmounted now.
         differences.do(f"systemctl stop {SERVICE}", partial(systemctl.tell, "stop", SERVICE))
-        differences.do(f"remove {path()}", partial(records.remove, path()))
-    elif stale and should is not None:
-        differences.do(f"write {path()}", partial(records.write_bytes, path(), should))
-    if loose and should is not None:
+    stale = own_files.keep("unit", path(), content(wanted) if wanted else None, differences)
+    loose = differences.note(f"{SERVICE} at every boot", bool(wanted), os.path.islink(link()))
+    if loose and wanted:
         differences.do(f"link {link()}", _link)
     elif loose:
         differences.do(f"remove {link()}", partial(records.remove, link()))

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from .. import mounts as mount_table
 from .. import own_files
-from .. import records as json_records
 from ..differences import Differences
 from ..drives import reasons
 from ..drives import recorded as drive_records
@@ -27,7 +28,6 @@ from ..drives.recorded import Drive
 from ..drives.refs import DriveRef
 from ..errors import Refusal, StowageError, one_line, printable
 from ..facts import networks
-from ..own_files import HEADER
 from ..places import Places
 from ..runs import pins
 from ..runs.drives import Source
@@ -39,6 +39,11 @@ from .records import EXPORTED, FAILED, RELEASED, ExportRecord
 from .server import Server, check_tools
 
 Key = tuple[str, str, int, str]
+
+ANEW = "it was exported anew in between"
+"""The reason of what was not withdrawn, because its client has asked for it once more."""
+RENEWED_S = 3600.0
+"""How long a client that has asked for an export may take to mount it."""
 
 
 @dataclass(frozen=True)
@@ -101,29 +106,41 @@ class Exporting:
 
     def __post_init__(self) -> None:
         self.known = {one.key: one for one in records.load_exports(self.places)}
+        for export in exports.read_files(_own_files()):
+            before = self.known.get(export.key)
+            if before is None or not before.path:  # its record is lost
+                self.known[export.key] = records.of_export(export, EXPORTED)
 
     # -- Exporting
 
     def export(self, asked: Sequence[Asked]) -> tuple[list[ExportRecord], str]:
-        """Export what is asked for; return what came of each, and why the server does not listen for RDMA."""
+        """Export what is asked for; return what came of each, and why the server does not listen for RDMA.
+
+        Nothing is withdrawn: its client may have it mounted. What is exported already stays so, and stays recorded,
+        when it cannot be exported as it is asked for now.
+        """
         check_tools()
+        live = _live()
         found: dict[Key, ExportRecord] = {}
+        wanted: dict[Key, ExportRecord] = {}
         for one in asked:
+            before = self.known.get(one.key)
             try:
-                found[one.key] = self._record(one, self._looked_at(one))
+                export = self._looked_at(one)
+                if before is not None and self._stays(before, export, live):
+                    found[one.key] = self._kept(before, export)
+                else:
+                    self._check_others(export, live)
+                    wanted[one.key] = _renewed(self._record(one, export), before)
             except (StowageError, OSError) as error:
-                found[one.key] = _failed(one, one_line(error), self.known.get(one.key))
-        sound = [one for one in found.values() if one.state == EXPORTED]
+                found[one.key] = self._failed(one, one_line(error), live)
         no_rdma = ""
-        if sound:
+        if wanted or any(one.state == EXPORTED for one in found.values()):
             self.server.start()
             if any(one.rdma for one in asked):
                 no_rdma = self.server.listen_for_rdma()
-        # What is exported already stays so, and stays recorded: its client may have it mounted.
-        exported = {key for key, one in self.known.items() if one.state == EXPORTED}
-        made = {key: one for key, one in found.items() if one.state == EXPORTED or key not in exported}
-        self._make(made)
-        return [{**found, **made}[one.key] for one in asked], no_rdma
+        found.update(self._make(wanted))
+        return [found[one.key] for one in asked], no_rdma
 
     def _looked_at(self, one: Asked) -> Export:
         """Return the export, once everything about its directory is checked; nothing is changed."""
@@ -147,7 +164,7 @@ class Exporting:
     def _opened(self, one: Asked, drive: Drive) -> Export:
         source = Source(self.places, self.host, drive, DriveRef(drive.name, source_index=one.source))
         with source.opened() as fd:
-            path = os.readlink(f"/proc/self/fd/{fd}")
+            path = exports.check_path(os.readlink(f"/proc/self/fd/{fd}"), one.shown)
             check_above(f"drive {one.workspace}/{one.drive}", fd)
             table = mount_table.read()
             mount = mount_table.of_fd(fd, table)
@@ -174,63 +191,123 @@ class Exporting:
             read_only = read_only and before.read_only  # a run on the client writes to it
         return records.of_export(replace(export, read_only=read_only), EXPORTED)
 
+    def _stays(self, before: ExportRecord, export: Export, live: Sequence[exports.Live]) -> bool:
+        """Return whether *before* is exported of another directory or to another address than *export*."""
+        same = (before.path, before.address) == (export.path, export.address)
+        return not same and (before.state == EXPORTED or self.is_live(before, live))
+
+    def _kept(self, before: ExportRecord, export: Export) -> ExportRecord:
+        """Leave *before* as it is, and return it with why it is not exported as *export*."""
+        where = f"to {before.address}" if before.path == export.path else f"as {printable(before.path)}"
+        reason = f"{export.name}: it is exported {where} still; release its runs on {export.client} first"
+        kept = before
+        if before.state != EXPORTED:  # whoever withdrew it came no further than its record
+            kept = replace(before, state=FAILED, reason=reason, time=records.now())
+        self.known[before.key] = kept = _renewed(kept, before)
+        return replace(kept, reason=reason)
+
+    def _failed(self, one: Asked, reason: str, live: Sequence[exports.Live]) -> ExportRecord:
+        """Record that *one* is not exported, unless it is exported from before."""
+        before = self.known.get(one.key)
+        if before is not None and before.path and (before.state != RELEASED or self.is_live(before, live)):
+            failed = replace(before, state=FAILED, reason=reason, time=records.now())  # something of it may be there
+        else:
+            squashing = (one.squash, one.anonymous_uid, one.anonymous_gid)
+            export = Export(*one.key, one.address, "", one.read_only, "", "", *squashing)
+            failed = records.of_export(export, FAILED, reason)
+        failed = records.timed(failed, before)
+        if before is None or before.state != EXPORTED:
+            self.known[one.key] = failed
+        return failed
+
+    def _check_others(self, export: Export, live: Sequence[exports.Live]) -> None:
+        """Refuse what somebody else exports to the same address: it would be taken over, and withdrawn in the end."""
+        have = exports.find(live, export.address, export.path)
+        group = self._group(export.path, export.address)
+        if have is None or have.has_any_of([export, *group]) or any(one.state == EXPORTED for one in group):
+            return
+        rule = f"somebody else exports {printable(export.path)} to {export.address}"
+        remedy = f"withdraw that (exportfs -u {printable(export.argument)}), and take it out of /etc/exports"
+        raise Refusal(export.name, rule, remedy)
+
+    def is_live(self, one: ExportRecord, live: Sequence[exports.Live] | None = None) -> bool:
+        """Return whether the server has the export *one*, and has it for no other that is recorded as exported."""
+        have = exports.find(_live() if live is None else live, one.address, one.path)
+        others = (other for other in self._group(one.path, one.address) if other.key != one.key)
+        return have is not None and have.has_any_of([one]) and not any(other.state == EXPORTED for other in others)
+
     # -- Withdrawing
 
-    def withdraw(self, keys: Iterable[Key]) -> list[ExportRecord]:
+    def withdraw(self, serials: Mapping[Key, str]) -> list[ExportRecord]:
         """Withdraw exports whose clients have unmounted them; one of which nothing is known is withdrawn already.
 
         One that is recorded as withdrawn is looked at again: whoever recorded that may have come no further.
+
+        :param serials: which, with the serial that its client had of it. When it has another one by now, the client is
+            about to mount it again, or has done so: it stays. An empty one withdraws whatever there is
         """
         found: dict[Key, ExportRecord] = {}
-        for key in keys:
+        wanted: dict[Key, ExportRecord] = {}
+        for key, serial in serials.items():
             before = self.known.get(key)
-            if before is not None:
-                found[key] = replace(before, state=RELEASED, reason="", time=records.now())
-        self._make(found)
-        return list(found.values())
+            if before is None:
+                found[key] = self._unknown(key)
+            elif serial and _is_anew(before, serial):
+                found[key] = replace(before, reason=ANEW)
+            else:
+                wanted[key] = replace(before, state=RELEASED, reason="", time=records.now())
+        found.update(self._make(wanted))
+        return [found[key] for key in serials]
+
+    def _unknown(self, key: Key) -> ExportRecord:
+        """Take away the file of an export that neither a record nor the file itself says anything of."""
+        released = records.of_export(Export(*key, "", "", True, "", ""), RELEASED)
+        try:
+            self._files([released], [])
+        except (StowageError, OSError) as error:
+            return replace(released, state=FAILED, reason=one_line(error))
+        return released
 
     # -- What both come to
 
-    def _make(self, changed: dict[Key, ExportRecord]) -> None:
-        """Record *changed*, and make files and server agree with what is recorded then."""
+    def _make(self, wanted: Mapping[Key, ExportRecord]) -> dict[Key, ExportRecord]:
+        """Record *wanted*, make files and server agree with what is recorded then, and return what came of each."""
         before = dict(self.known)
-        self.known.update({key: records.timed(one, before.get(key)) for key, one in changed.items()})
-        groups = {(one.path, one.client_address) for one in changed.values() if one.path}
-        earlier = [before[key] for key in changed if key in before]
-        groups |= {(one.path, one.client_address) for one in earlier if one.path}
+        found = {key: records.timed(one, before.get(key)) for key, one in wanted.items()}
+        self.known.update(found)
         self._write()
         live = _live()
-        for path, address in sorted(groups):
-            group = [one for one in self.known.values() if (one.path, one.client_address) == (path, address)]
+        for path, address in sorted({(one.path, one.address) for one in found.values() if one.path}):
+            group = self._group(path, address)
             exported = sorted((one for one in group if one.state == EXPORTED), key=lambda one: one.key)
             try:
                 self._files(group, exported)
                 if exported:
                     self._live(_merged(exported), live)
                 else:
-                    self._gone(path, address, live)
+                    self._gone(group, live)
             except (StowageError, OSError) as error:
                 for one in exported or group:
-                    if one.key in changed:
-                        self.known[one.key] = replace(one, state=FAILED, reason=one_line(error), time=records.now())
+                    if one.key in found:
+                        found[one.key] = replace(one, state=FAILED, reason=one_line(error), time=records.now())
+        for key, one in found.items():
+            earlier = before.get(key)
+            self.known[key] = one
+            if earlier is not None and earlier.state == EXPORTED == wanted[key].state and one.state == FAILED:
+                self.known[key] = replace(earlier, serial=one.serial, renewed=one.renewed)  # it may be mounted
         self._write()
-        for key in changed:
-            changed[key] = self.known[key]
+        return found
+
+    def _group(self, path: str, address: str) -> list[ExportRecord]:
+        return [one for one in self.known.values() if (one.path, one.address) == (path, address)]
 
     def _files(self, group: Sequence[ExportRecord], exported: Sequence[ExportRecord]) -> None:
         for one in group:
-            path = exports.file_path(*one.key)
             content: bytes | None = None
             if one.state == EXPORTED:
                 lead = exported[0]
-                content = _merged(exported).content if one is lead else _shares(one, lead)
-            found = own_files.read_ours(path)
-            actual = None if found is None else found[0]
-            if self.differences.note(f"file {path}", own_files.in_lines(content), own_files.in_lines(actual)):
-                if content is None:
-                    self.differences.do(f"remove {path}", partial(json_records.remove, path))
-                else:
-                    self.differences.do(f"write {path}", partial(json_records.write_bytes, path, content))
+                content = _merged(exported).content if one is lead else one.content_with(lead)
+            own_files.keep("file", one.file, content, self.differences)
 
     def _live(self, export: Export, live: Sequence[exports.Live]) -> None:
         have = exports.find(live, export.address, export.path)
@@ -249,13 +326,14 @@ class Exporting:
         if wrong:
             raise StowageError(f"{export.name}: the server does not have it as {', '.join(wrong)}; see exportfs -v")
 
-    def _gone(self, path: str, address: str, live: Sequence[exports.Live]) -> None:
+    def _gone(self, group: Sequence[ExportRecord], live: Sequence[exports.Live]) -> None:
+        """Withdraw the export that the records of *group* are of; somebody else's stays."""
+        path, address = group[0].path, group[0].address
         have = exports.find(live, address, path)
-        if not self.differences.note(f"export of {path} to {address}", None, have and sorted(have.options)):
+        if have is None or not have.has_any_of(group):
             return
-        self.differences.do(
-            f"withdraw {path} from {address}", partial(self._exportfs, "-u", exports.argument(address, path))
-        )
+        self.differences.note(f"export of {path} to {address}", None, sorted(have.options))
+        self.differences.do(f"withdraw {path} from {address}", partial(self._exportfs, "-u", group[0].argument))
         if not self.differences.check_mode and exports.find(_live(), address, path) is not None:
             raise StowageError(f"{path}: the server still exports it to {address}; see exportfs -v")
 
@@ -297,20 +375,32 @@ def _merged(exported: Sequence[ExportRecord]) -> Export:
             shown = exports.shown(*other.key)
             rule = f"the same directory is exported to it for drive {lead.workspace}/{lead.drive} with other squashing"
             raise Refusal(shown, rule, "let both have the same")
-    return replace(lead.as_export, read_only=all(one.read_only for one in exported))
+    return replace(lead, read_only=all(one.read_only for one in exported))
 
 
-def _shares(one: ExportRecord, lead: ExportRecord) -> bytes:
-    shown = exports.shown(*one.key)
-    same = os.path.basename(exports.file_path(*lead.key))
-    return f"{HEADER}\n# {shown}: the same as in {same}\n".encode("ascii")
+def _renewed(one: ExportRecord, before: ExportRecord | None) -> ExportRecord:
+    """Return *one* with a serial of its own; since when it is so stays when nothing else has changed."""
+    if before is not None:
+        one = records.timed(replace(one, serial=before.serial, renewed=before.renewed), before)
+    return replace(one, serial=uuid.uuid4().hex, renewed=records.now())
 
 
-def _failed(one: Asked, reason: str, before: ExportRecord | None) -> ExportRecord:
-    if before is not None and before.state != RELEASED and before.path:
-        return replace(before, state=FAILED, reason=reason, time=records.now())  # something of it may be there
-    export = Export(*one.key, one.address, "", one.read_only, "", "", one.squash, one.anonymous_uid, one.anonymous_gid)
-    return replace(records.of_export(export, FAILED), reason=reason)
+def _is_anew(one: ExportRecord, serial: str) -> bool:
+    """Return whether *one* was asked for since it had *serial*, so lately that its client may still mount it."""
+    lately = abs(records.now() - one.renewed) < RENEWED_S
+    return one.state == EXPORTED and one.serial != serial and lately
+
+
+def _own_files() -> dict[str, bytes]:
+    """Return the content of the files in which exports of ours may be, by their names."""
+    found = {}
+    for name in exports.file_names():
+        path = os.path.join(exports.DIRECTORY, name)
+        with suppress(StowageError):  # not a file: somebody else's
+            file = own_files.read(path)
+            if file is not None:
+                found[name] = file[0]
+    return found
 
 
 def _live() -> list[exports.Live]:

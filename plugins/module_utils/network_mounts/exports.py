@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import Refusal, quoted
 from ..mounts import table_lines, unescaped
-from ..own_files import HEADER
+from ..own_files import HEADER, is_ours
 
 DIRECTORY = "/etc/exports.d"
 ETAB = "/var/lib/nfs/etab"
@@ -28,7 +29,10 @@ SQUASHES = {"root": ("root_squash", "no_all_squash"), "all": ("root_squash", "al
 
 _NAMESPACE = uuid.UUID("7a64ac52-9a0d-5ac4-8b8f-0f0d7b8c5f0e")
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=@:,%~")
+_OPTION = _PLAIN - frozenset(b",")
 _FILE_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_FILE = re.compile(r"stowage-([^.]+)\.([^.]+)-(\d+)@([A-Za-z0-9._-]+)\.exports")
+_SAME = ": the same as in "
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,10 @@ class Export:
         line = f"{_escaped(self.path)} {self.address}({','.join(self.options)})"
         return f"{HEADER}\n# {self.name}\n{line}\n".encode("ascii")
 
+    def content_with(self, lead: Export) -> bytes:
+        """The file when the server has it by that of *lead*: it knows one export of a directory to an address."""
+        return f"{HEADER}\n# {self.name}{_SAME}{os.path.basename(lead.file)}\n".encode("ascii")
+
     @property
     def argument(self) -> str:
         return argument(self.address, self.path)
@@ -101,20 +109,42 @@ def file_path(workspace: str, drive: str, source: int, client: str) -> str:
     return os.path.join(DIRECTORY, f"stowage-{workspace}.{drive}-{source}@{client}.exports")
 
 
+def file_names() -> list[str]:
+    """Return the names of the files that may be those of exports of ours."""
+    try:
+        names = os.listdir(DIRECTORY)
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if name.startswith("stowage-") and name.endswith(".exports"))
+
+
 def check_address(value: str, name: str) -> str:
     """Return an IP address in its shortest form; a network, a name or a wildcard would be more than one client."""
     try:
-        return str(ipaddress.ip_address(value))
+        address = str(ipaddress.ip_address(value))
     except ValueError as error:
         raise Refusal(name, f"{quoted(value)} is no IP address", "an export is to one address only") from error
+    if "%" in address:  # a scope id may hold anything, as another client and its options
+        raise Refusal(name, f"{quoted(value)} has a scope id", "give an address that is not link-local")
+    return address
+
+
+def check_path(path: str, name: str) -> str:
+    """Return a directory that can be exported, and withdrawn again: exportfs takes ``\\134`` in it for a backslash."""
+    if "\\" in path:
+        raise Refusal(name, f"{quoted(path)} has a backslash, which exportfs cannot withdraw", "rename it")
+    return path
 
 
 def check_mount_point(point: str, name: str) -> str:
-    """Return the value of the option ``mountpoint`` for an export on the mount at *point*; empty for the root."""
-    if "," in point:
-        raise Refusal(
-            name, f"the mount point {quoted(point)} has a comma, which exports(5) cannot hold", "mount it elsewhere"
-        )
+    """Return the value of the option ``mountpoint`` for an export on the mount at *point*; empty for the root.
+
+    ``exportfs -r`` writes it into its table as it is: with a space there, it loses everybody's exports.
+    """
+    wrong = [os.fsdecode(bytes((byte,))) for byte in os.fsencode(point) if byte not in _OPTION]
+    if wrong:
+        rule = f"the mount point {quoted(point)} has {quoted(wrong[0])}, which an option of exports(5) cannot hold"
+        raise Refusal(name, rule, "mount it elsewhere")
     return "" if point == "/" else point
 
 
@@ -136,12 +166,16 @@ class Live(NamedTuple):
     client: str
     options: frozenset[str]
 
+    def has_any_of(self, ours: Iterable[Export]) -> bool:
+        """Return whether it is one of *ours*, and not somebody else's of the same directory."""
+        return any(f"fsid={one.fsid}" in self.options for one in ours)
 
-def parse_etab(text: bytes) -> list[Live]:
+
+def parse_etab(text: bytes, between: bytes = b"\t") -> list[Live]:
     """Return the exports in etab: a path and ``client(options)``, with octal escapes in the path."""
     found = []
     for line in table_lines(text):
-        path, _tab, rest = line.partition(b"\t")
+        path, _between, rest = line.partition(between)
         client, parenthesis, options = rest.partition(b"(")
         if not parenthesis or not options.endswith(b")"):
             continue
@@ -159,6 +193,36 @@ def missing(export: Export, live: Live | None) -> list[str]:
     """Return which options the server does not have of an export: all when it does not have it."""
     have = frozenset() if live is None else live.options
     return [option for option in export.options if option not in have]
+
+
+# -- What our own files say, where the records are lost
+
+
+def read_files(contents: Mapping[str, bytes]) -> list[Export]:
+    """Return the exports in files of ours.
+
+    :param contents: by the name of the file; what others have is left out
+    """
+    found = []
+    for name, content in contents.items():
+        match = _FILE.fullmatch(name)
+        if match is None:
+            continue
+        lead = os.fsdecode(content).partition(_SAME)[2].strip()
+        lines = parse_etab(contents.get(lead, content), b" ")
+        if is_ours(content) and lines:
+            workspace, drive, source, client = match.groups()
+            found.append(_of_live((workspace, drive, int(source), client), lines[0]))
+    return found
+
+
+def _of_live(key: tuple[str, str, int, str], live: Live) -> Export:
+    values = dict(option.split("=", 1) for option in live.options if "=" in option)
+    squash = "all" if "all_squash" in live.options else "none" if "no_root_squash" in live.options else "root"
+    uid, gid = (int(values[name]) if name in values else None for name in ("anonuid", "anongid"))
+    point = unescaped(os.fsencode(values.get("mountpoint", "")))
+    fsid = values.get("fsid", "")
+    return Export(*key, live.client, live.path, "rw" not in live.options, fsid, point, squash, uid, gid)
 
 
 def _escaped(path: str) -> str:

@@ -10,22 +10,22 @@ from collections.abc import Collection, Iterator
 
 from .. import mounts as mount_table
 from .. import own_files
-from ..errors import Refusal, StowageError
+from ..errors import Refusal, StowageError, printable
 from ..places import Places
 from ..runs import pins
 from ..runs.holders import busy_in, listed
-from ..services.systemd_units import escape_path, mount_unit
-from . import exports, mount_units
+from ..services.systemd_units import mount_unit
+from . import exports, mount_units, records
 from .client import Client, answers
 from .exporting import Exporting
 from .records import EXPORTED, FAILED, RELEASED, MountRecord
+from .releasing import release
 
 
 def candidates(places: Places) -> Iterator[str]:
     """Return the files that may be those of network mounts and exports."""
-    yield from (os.path.join(exports.DIRECTORY, name) for name in _names(exports.DIRECTORY, "stowage-", ".exports"))
-    names = _names(mount_units.UNITS, f"{escape_path(mount_units.root(places))}-", ".mount")
-    yield from (os.path.join(mount_units.UNITS, name) for name in names)
+    yield from (os.path.join(exports.DIRECTORY, name) for name in exports.file_names())
+    yield from mount_units.files(places)
 
 
 def leave(client: Client, exporting: Exporting, own: Collection[str]) -> None:
@@ -34,18 +34,19 @@ def leave(client: Client, exporting: Exporting, own: Collection[str]) -> None:
     :param own: those of the candidates that Stowage wrote
     :raises Refusal: when something is used, or nobody knows whether it is; nothing is changed then
     """
+    client.adopt()
     mounted = [one for one in client.known.values() if one.state != RELEASED]
     units = {mount_units.unit_path(one.path) for one in mounted}
     others = [path for path in own if path.startswith(mount_units.UNITS) and path not in units]
     _check_mounts(client.places, mounted)
     _check_unknown_mounts(others)
     _check_exports(exporting, [path for path in own if path.startswith(exports.DIRECTORY)])
-    stuck = [one for one in client.release() if one.state != RELEASED]
+    stuck = [one for one in release(client) if one.state != RELEASED]
     if stuck:
         raise StowageError("; ".join(one.reason for one in stuck))
     for path in others:
         client.remove_unit(path)
-    failed = [one for one in exporting.withdraw(list(exporting.known)) if one.state == FAILED]
+    failed = [one for one in exporting.withdraw(dict.fromkeys(exporting.known, "")) if one.state == FAILED]
     if failed:
         raise StowageError("; ".join(one.reason for one in failed))
 
@@ -57,6 +58,8 @@ def _check_mounts(places: Places, mounted: Collection[MountRecord]) -> None:
         name = f"network mount of drive {one.workspace}/{one.drive} from {one.node}"
         if one.key in used:
             raise Refusal(name, f"{used[one.key]} uses it", "release the run")
+        for run in one.reservations(records.now()):
+            raise Refusal(name, f"run {printable(run)} is about to use it", "release the run")
         own_files.read_ours(mount_units.unit_path(one.path), name)
         there = [mount.id for mount in mount_units.at(one.path, table)]
         # Who waits for a server that is down is no user: what hangs is unmounted by force.
@@ -76,23 +79,15 @@ def _check_unknown_mounts(units: Collection[str]) -> None:
 def _check_exports(exporting: Exporting, files: Collection[str]) -> None:
     clients: dict[str, set[str]] = {}
     for one in exporting.known.values():
-        if one.state == EXPORTED:
+        if one.state == EXPORTED or (one.state == FAILED and exporting.is_live(one)):
             clients.setdefault(one.client, set()).add(f"{one.workspace}/{one.drive}")
     if clients:
         told = "; ".join(f"{client} ({', '.join(sorted(drives))})" for client, drives in sorted(clients.items()))
         rule = f"these machines may have drives of this one mounted: {told}"
         remedy = "release the runs there; of a machine that is gone for good, withdraw them with module nfs_exports"
         raise Refusal("exports", rule, remedy)
-    known = {exports.file_path(*key) for key in exporting.known}
+    known = {one.file for one in exporting.known.values()}
     for path in files:
         if path not in known:
-            remedy = "see that its machine has not mounted it, withdraw it with exportfs -u, and remove the file"
+            remedy = "see that its machine has not mounted it, and withdraw it with module nfs_exports"
             raise Refusal(path, "there is no record of it", remedy)
-
-
-def _names(directory: str, prefix: str, suffix: str) -> list[str]:
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    return sorted(name for name in names if name.startswith(prefix) and name.endswith(suffix))

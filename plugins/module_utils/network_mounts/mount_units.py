@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..errors import printable
+from ..errors import Refusal, printable
 from ..mounts import Mount
 from ..own_files import HEADER
 from ..places import Places
-from ..services.systemd_units import mount_unit
+from ..services.systemd_units import escape_path, mount_unit
 from .exports import argument
 from .server import RDMA_PORT
 
@@ -31,6 +32,9 @@ _VERSIONS = {TCP: "4.2", RDMA: "4.1"}
 """Not the same: the kernel takes two connections to one server for one, and would mount the second over the transport
 of the first. Clients of another minor version are another client to it."""
 _ASKED = ("retry=0", "nosuid", "nodev")
+_WHAT = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<four>[^:\[\]]+)):(?P<export>/.*)")
+_LONGEST = 255
+"""Bytes in the name of a unit."""
 
 
 def mount_point(places: Places, workspace: str, drive: str, source: int) -> str:
@@ -46,6 +50,23 @@ def root(places: Places) -> str:
 def unit_path(point: str) -> str:
     """Return the file of the unit of a mount point."""
     return os.path.join(UNITS, mount_unit(point))
+
+
+def check_length(name: str, point: str) -> None:
+    """Refuse a mount point whose unit would have no name."""
+    length = len(mount_unit(point))
+    if length > _LONGEST:
+        rule = f"the name of its mount unit would have {length} bytes, and the longest has {_LONGEST}"
+        raise Refusal(name, rule, "shorten the name of the drive or its workspace")
+
+
+def files(places: Places) -> Iterator[str]:
+    """Return the files that may be the units of network mounts."""
+    prefix = f"{escape_path(root(places))}-"
+    names = os.listdir(UNITS) if os.path.isdir(UNITS) else []
+    for name in sorted(names):
+        if name.startswith(prefix) and name.endswith(".mount"):
+            yield os.path.join(UNITS, name)
 
 
 @dataclass(frozen=True)
@@ -117,6 +138,19 @@ class MountUnit:
         if not self.read_only and mount.read_only:
             found.append(IS_READ_ONLY)
         return found
+
+
+def parse(content: bytes) -> MountUnit | None:
+    """Return the unit that a file of ours is; None when it is none of a network mount."""
+    lines = content.decode("utf-8", "surrogateescape").split("\n")
+    said = {key: value.replace("%%", "%") for key, equals, value in (line.partition("=") for line in lines) if equals}
+    what = _WHAT.fullmatch(said.get("What", ""))
+    options = said.get("Options", "").split(",")
+    proto = next((one for one in _PORTS for six in ("", "6") if f"proto={one}{six}" in options), None)
+    if what is None or proto is None or "Where" not in said:
+        return None
+    address = what["six"] or what["four"]
+    return MountUnit(said["Where"], address, what["export"], proto, "ro" in options, said.get("Description", ""))
 
 
 def mounted_proto(mount: Mount) -> str:

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from ..drives.declared import ON_ONE_MACHINE
 from ..drives.refs import Wanted
-from ..errors import Refusal, StowageError
-from ..placement.machines import machine
-from .transport import End, Way, decide
+from ..placement.machines import Machine, machine
+from .transport import NoWay, Way, decide
 
 _READ_ONLY = "ReadOnly"
 
@@ -76,13 +75,13 @@ def holders(wanted: Mapping[str, Sequence[Wanted]]) -> set[str]:
     return {str((one.source or {})["node"]) for one in remote}
 
 
-def needed(workspace: str, wanted: Mapping[str, Sequence[Wanted]], ends: Mapping[str, End]) -> Needed:
+def needed(workspace: str, wanted: Mapping[str, Sequence[Wanted]], machines: Mapping[str, Machine]) -> Needed:
     """Return the network mounts that a worker on each client needs.
 
     A source that is mounted twice is one network mount, writable when one of them is.
 
     :param wanted: by client, the drives of its worker
-    :param ends: what is known of the machines
+    :param machines: what is known of them
     """
     mounts: list[NetworkMount] = []
     refused: dict[str, list[str]] = {}
@@ -93,10 +92,11 @@ def needed(workspace: str, wanted: Mapping[str, Sequence[Wanted]], ends: Mapping
         for key, one in dict(_remote(client, those)).items():
             source, transport = one.source or {}, str((one.spec or {})["transport"])
             node = str(source["node"])
+            there, here = (machines.get(name) or machine(name, None) for name in (node, client))
             try:
-                way = decide(transport, _end(ends, node), _end(ends, client))
-            except StowageError as error:
-                refused.setdefault(client, []).append(_refusal(one, error))
+                way = decide(transport, there, here, one.name, key[1])
+            except NoWay as error:
+                refused.setdefault(client, []).append(str(error))
                 continue
             path = str(source["path"])
             mounts.append(NetworkMount(workspace, one.name, key[1], node, client, path, read_only[key], transport, way))
@@ -108,13 +108,3 @@ def _remote(client: str, wanted: Iterable[Wanted]) -> Iterator[tuple[tuple[str, 
     for one in wanted:
         if one.source is not None and one.source["node_scope"] == ON_ONE_MACHINE and one.source["node"] != client:
             yield (one.name, one.ref.source_index), one
-
-
-def _end(ends: Mapping[str, End], name: str) -> End:
-    return ends.get(name) or End(machine(name, None))
-
-
-def _refusal(one: Wanted, error: StowageError) -> str:
-    if isinstance(error, Refusal) and not error.name:
-        return str(Refusal(f"drive {one.name}", error.rule, error.remedy))
-    return f"drive {one.name}: {error}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from .. import records
@@ -28,8 +28,12 @@ PENDING, EXPORTED, BOUND, RELEASING, RELEASED, FAILED = STATES = (
 EXPORT_STATES = (EXPORTED, RELEASED, FAILED)
 WITHDRAWN = "its export is withdrawn"
 """The reason of a mount that is released on both machines."""
+RESERVED_S = 3600.0
+"""For how long a run that is being prepared keeps a network mount, until it uses it."""
 _OVER_KEPT = 100
 """How many records of what is over are kept, the newest: an operator sees what there was, in files that stay small."""
+_REMEDY = "remove it, then prepare the runs and release them"
+"""What of a record that cannot be read: it is made anew of what is mounted and exported."""
 
 _One = TypeVar("_One", "MountRecord", "ExportRecord")
 
@@ -57,10 +61,32 @@ class MountRecord:
     """What it is mounted over: ``rdma`` or ``tcp``; empty until it was mounted."""
     read_only: bool
     message: str = ""
+    client: str = ""
+    """This machine, by the name in the inventory that it is exported to."""
+    serial: str = ""
+    """Which of the exports it is of that the other machine has made one after the other."""
+    reserved: Mapping[str, float] = field(default_factory=dict)
+    """Until when runs that are being prepared keep it, in seconds since 1970, by run."""
+
+    def __post_init__(self) -> None:
+        untils = self.reserved.values() if isinstance(self.reserved, dict) else [None]
+        if not all(isinstance(until, (int, float)) for until in untils):
+            raise TypeError(f"reserved: {self.reserved!r} says of no run until when")
 
     @property
     def key(self) -> tuple[str, str, int]:
         return self.workspace, self.drive, self.source
+
+    def reservations(self, now: float) -> dict[str, float]:
+        """Return those that count: none lasts longer than it is made for, wherever the clock was set to meanwhile."""
+        return {run: until for run, until in self.reserved.items() if 0 < until - now <= RESERVED_S}
+
+    def since(self, before: MountRecord | None) -> MountRecord:
+        """Return it with the time of its last change; who keeps it, and its serial, are none."""
+        if before is None:
+            return self
+        same = replace(before, time=self.time, reserved=self.reserved, serial=self.serial) == self
+        return replace(self, time=before.time) if same else self
 
     @property
     def is_over(self) -> bool:
@@ -69,33 +95,21 @@ class MountRecord:
 
     @property
     def device(self) -> str:
-        """What is mounted, as ``mount`` takes it and the mount table shows it."""
-        return argument(self.server_address, self.export)
+        """What is mounted, as ``mount`` takes it and the mount table shows it; empty while nobody knows."""
+        return argument(self.server_address, self.export) if self.export else ""
 
 
 @dataclass(frozen=True)
-class ExportRecord:
-    """One source of a drive that this machine holds, as it is exported to another."""
+class ExportRecord(Export):
+    """One source of a drive that this machine holds, as it is exported to another, and what came of that."""
 
-    workspace: str
-    drive: str
-    source: int
-    client: str
-    client_address: str
-    path: str
-    read_only: bool
-    fsid: str
-    state: str
-    reason: str
-    time: float
-    mount_point: str = ""
-    squash: str = "root"
-    anonymous_uid: int | None = None
-    anonymous_gid: int | None = None
-
-    @property
-    def key(self) -> tuple[str, str, int, str]:
-        return self.workspace, self.drive, self.source, self.client
+    state: str = EXPORTED
+    reason: str = ""
+    time: float = 0.0
+    serial: str = ""
+    """Another one each time that it was asked for: a withdrawal is of the one that its machine has unmounted."""
+    renewed: float = 0.0
+    """When it was asked for last, in seconds since 1970."""
 
     @property
     def is_over(self) -> bool:
@@ -106,35 +120,10 @@ class ExportRecord:
     def squashing(self) -> tuple[str, int | None, int | None]:
         return self.squash, self.anonymous_uid, self.anonymous_gid
 
-    @property
-    def as_export(self) -> Export:
-        return Export(
-            *self.key,
-            self.client_address,
-            self.path,
-            self.read_only,
-            self.fsid,
-            self.mount_point,
-            *self.squashing,
-        )
-
 
 def of_export(export: Export, state: str, reason: str = "") -> ExportRecord:
     """Return the record of an export, as of now."""
-    return ExportRecord(
-        *export.key,
-        export.address,
-        export.path,
-        export.read_only,
-        export.fsid,
-        state,
-        reason,
-        now(),
-        export.mount_point,
-        export.squash,
-        export.anonymous_uid,
-        export.anonymous_gid,
-    )
+    return ExportRecord(**asdict(export), state=state, reason=reason, time=now())
 
 
 def now() -> float:
@@ -157,8 +146,9 @@ def read_key(value: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def shown_export(one: ExportRecord) -> dict[str, Any]:
     """Return what modules tell of an export."""
-    fields = ("workspace", "drive", "source", "client", "client_address", "path", "read_only", "fsid")
-    return {field: getattr(one, field) for field in (*fields, "state", "reason", "time")}
+    fields = ("workspace", "drive", "source", "client", "path", "read_only", "fsid", "state", "reason", "time")
+    shown = {field: getattr(one, field) for field in (*fields, "serial", "renewed")}
+    return {**shown, "client_address": one.address}
 
 
 def shown_mount(one: MountRecord) -> dict[str, Any]:
@@ -215,14 +205,14 @@ def _kept(found: Iterable[_One]) -> list[_One]:
 
 
 def _load(path: str, key: str, cls: Callable[..., _One], is_sound: Callable[[_One], bool]) -> list[_One]:
-    value = records.read(path)
+    value = records.read(path, _REMEDY)
     if value is None:
         return []
     try:
         found = [records.typed(cls, one) for one in value[key]]
     except (KeyError, TypeError) as error:
-        raise records.RecordError(f"{path}: not a list of network {key} ({error!r}); make them again") from error
+        raise records.RecordError(f"{path}: not a list of network {key} ({error!r}); {_REMEDY}") from error
     for one in found:
         if not is_sound(one):
-            raise records.RecordError(f"{path}: a state that there is not, in {one!r}; make it again")
+            raise records.RecordError(f"{path}: a state that there is not, in {one!r}; {_REMEDY}")
     return found

@@ -9,7 +9,7 @@ import errno
 import os
 from dataclasses import dataclass
 
-from .. import own_files, records
+from .. import own_files
 from ..differences import Differences
 from ..errors import Refusal, one_line
 from ..facts import networks
@@ -20,6 +20,7 @@ CONFIGURATION = "/etc/nfs.conf.d/stowage.conf"
 PORTLIST = "/proc/fs/nfsd/portlist"
 RDMA_PORT = 20049
 SERVICE = "nfs-server.service"
+TOOLS = {"server": "exportfs and rpc.nfsd", "client": "mount.nfs"}
 PACKAGES = {
     "server": "nfs-kernel-server (Debian, Ubuntu) or nfs-utils",
     "client": "nfs-common (Debian, Ubuntu) or nfs-utils",
@@ -33,7 +34,7 @@ _LISTENER = f"rdma {RDMA_PORT}"
 def check_tools() -> None:
     """Refuse a host that cannot export: it needs the tools of NFS's server."""
     if not networks.nfs().can_export:
-        raise Refusal("NFS server", "this host has no exportfs and rpc.nfsd", f"install {PACKAGES['server']}")
+        raise Refusal("NFS server", f"this host has no {TOOLS['server']}", f"install {PACKAGES['server']}")
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,7 @@ class Server:
         A running server reads its configuration at its next start only, which would drop its clients: so it is told
         by its list of ports. Who loads a module has no proof of anything: what counts is what stands in that list then.
         """
-        found = own_files.read_ours(CONFIGURATION)
-        if self.differences.note(
-            f"configuration {CONFIGURATION}", own_files.in_lines(_CONTENT), own_files.in_lines(found and found[0])
-        ):
-            self.differences.do(f"write {CONFIGURATION}", lambda: records.write_bytes(CONFIGURATION, _CONTENT))
+        own_files.keep("configuration", CONFIGURATION, _CONTENT, self.differences)
         if _listens():
             return ""
         if not self.differences.check_mode:

@@ -11,29 +11,21 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple, Union
 
+from ..drives import reasons
 from ..drives.declared import TRANSPORTS
+from ..drives.reasons import Reason
 from ..errors import Refusal, quoted
 from ..placement.machines import FABRIC, INFINIBAND, SITE, Machine
+from .server import PACKAGES, TOOLS
 
 AUTO, RDMA, TCP, LOCAL = TRANSPORTS
 _CALLED = {INFINIBAND: INFINIBAND, "Ethernet": "RoCE"}
 """Link layers, and what a network of each is called."""
 
 Interface = Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
-
-
-class End(NamedTuple):
-    """A machine at one end of a network mount."""
-
-    machine: Machine
-    address: str = ""
-    """Its address for NFS over TCP, as the operator names it; empty to find one."""
-
-    @property
-    def name(self) -> str:
-        return self.machine.name
 
 
 class Way(NamedTuple):
@@ -52,64 +44,95 @@ class Way(NamedTuple):
         return self.transport == RDMA
 
 
-def decide(wanted: str, server: End, client: End) -> Way:
-    """Return how *client* reads what is on *server*.
+class NoWay(Refusal):
+    """A machine may not read a drive that is on another one, or cannot."""
+
+    def __init__(self, reason: Reason, remedy: str = "") -> None:
+        super().__init__(reason.name, reason.rule, remedy)
+        self.reason = reason
+
+
+class NotReported(NoWay):
+    """Nobody knows whether it can: one of them has not reported its storage."""
+
+
+def decide(wanted: str, server: Machine, client: Machine, drive: str, source: int = 0) -> Way:
+    """Return how *client* reads a drive that is on *server*.
 
     :param wanted: the drive's transport
-    :raises Refusal: when it may not, or cannot; the object in it is left to the caller, who knows the drive
+    :param drive: what is told of, with the number of its source
+    :raises NoWay: when it may not, or cannot
     """
     if wanted not in TRANSPORTS:
         raise Refusal("transport", f"{quoted(wanted)} is none of {', '.join(TRANSPORTS)}")
     if wanted == LOCAL:
-        raise Refusal("", f"its transport is Local: it is never read over the network, only on {server.name}")
-    if client.machine.in_another_site(server.machine):
-        site = server.machine.labels[SITE]
-        raise Refusal("", f"{server.name} is in another site ({site}): data is never read across sites")
-    for end in (server, client):
-        if end.machine.facts is None:
-            raise Refusal("", f"machine {end.name} has not reported its storage yet", "gather its facts")
+        raise NoWay(reasons.only_local(drive, source, server.name))
+    if client.in_another_site(server):
+        raise NoWay(reasons.in_another_site(drive, server.name, server.labels[SITE]))
+    if server.facts is None and not server.up:
+        raise NoWay(reasons.is_down(drive, source, server.name))
+    for one in (server, client):
+        if one.facts is None:
+            raise NotReported(reasons.not_reported(one.name))
+    _check_tools(server, client, drive)
     if wanted == TCP:
-        return _over_tcp(server, client, "TCP is asked for")
-    found, why = _rdma_addresses(server.machine, client.machine)
+        return _over_tcp(server, client, drive, "TCP is asked for")
+    found, why = _rdma_addresses(server, client)
     if found is not None:
         return Way(RDMA, *found, why)
     if wanted == RDMA:
-        raise Refusal("", f"its transport is RDMA, and {why}", "put both on one RDMA network, or let it be Auto")
-    has_rdma = all(end.machine.rdma_ports for end in (server, client))
-    is_down = has_rdma and not all(list(_ports(end.machine)) for end in (server, client))
-    return _over_tcp(server, client, why)._replace(rdma_is_down=is_down)
+        name, rule = f"drive {drive}", "its transport is RDMA, and"
+        several = f"{name}: {rule} {{count}} machines are on no RDMA network with {server.name}"
+        raise NoWay(Reason(name, f"{rule} {why}", several), "put both on one RDMA network, or let it be Auto")
+    has_rdma = server.rdma_ports and client.rdma_ports
+    is_down = bool(has_rdma) and not all(list(_ports(one)) for one in (server, client))
+    return _over_tcp(server, client, drive, why)._replace(rdma_is_down=is_down)
 
 
-def _over_tcp(server: End, client: End, why: str) -> Way:
-    there = _one(server) or _all(server.machine)
-    here = _one(client) or _all(client.machine)
+def _check_tools(server: Machine, client: Machine, drive: str) -> None:
+    if server.facts is not None and not server.facts["nfs"]["can_export"]:
+        rule = f"{server.name} has no {TOOLS['server']}"
+        raise NoWay(Reason(f"drive {drive}", rule), f"install {PACKAGES['server']}")
+    if client.facts is not None and not client.facts["nfs"]["can_mount"]:
+        name, has_no = f"drive {drive}", f"no {TOOLS['client']}"
+        reason = Reason(name, f"{client.name} has {has_no}", f"{name}: {{count}} machines have {has_no}")
+        raise NoWay(reason, f"install {PACKAGES['client']}")
+
+
+def _over_tcp(server: Machine, client: Machine, drive: str, why: str) -> Way:
+    there = _one(server) or _all(server)
+    here = _one(client) or _all(client)
     pair = _pair(there, here)
     if pair is None:
-        missing = next((end.name for end, those in ((server, there), (client, here)) if not those), None)
+        missing = next((one.name for one, those in ((server, there), (client, here)) if not those), None)
         rule = (
             f"{missing} has no address" if missing else f"{server.name} and {client.name} have no address family both"
         )
-        raise Refusal("", rule, "name an address for each in the host variable stowage_nfs_address")
+        name = f"drive {drive}"
+        several = f"{name}: {{count}} machines have no address of a family of {server.name}'s"
+        raise NoWay(Reason(name, rule, several), "name an address for each in the host variable stowage_nfs_address")
     return Way(TCP, *pair, why)
 
 
-def _one(end: End) -> list[Interface]:
-    if not end.address:
+def _one(machine: Machine) -> list[Interface]:
+    if not machine.nfs_address:
         return []
-    try:
-        address = ipaddress.ip_address(end.address)
-    except ValueError as error:
-        raise Refusal(f"stowage_nfs_address of {end.name}", f"{quoted(end.address)} is no IP address") from error
+    address = ipaddress.ip_address(machine.nfs_address)
     # With the network that the machine has it in, where it is one of the machine's own.
-    return [own for own in _all(end.machine) if own.ip == address] or [ipaddress.ip_interface(end.address)]
+    return [own for own in _all(machine) if own.ip == address] or [_interface(machine.nfs_address)]
 
 
 def _all(machine: Machine) -> list[Interface]:
     return _interfaces(machine.facts["addresses"]) if machine.facts is not None else []
 
 
+@lru_cache(maxsize=4096)
+def _interface(address: str) -> Interface:
+    return ipaddress.ip_interface(address)  # slow, and placement asks for those of one server with every client
+
+
 def _interfaces(addresses: Iterable[str]) -> list[Interface]:
-    return [ipaddress.ip_interface(address) for address in addresses]
+    return [_interface(address) for address in addresses]
 
 
 def _pair(there: Sequence[Interface], here: Sequence[Interface]) -> tuple[str, str] | None:
@@ -156,4 +179,4 @@ def _ports(machine: Machine) -> Iterator[tuple[str, Interface]]:
     own = {str(one.ip): one for one in _all(machine)}
     for port in machine.active_rdma_ports:
         for address in port["addresses"]:
-            yield port["link_layer"], own.get(address) or ipaddress.ip_interface(address)
+            yield port["link_layer"], own.get(address) or _interface(address)

@@ -18,6 +18,7 @@ from ..drives import reasons
 from ..drives.declared import ON_ONE_MACHINE, PLACED, SHARED, copy_name
 from ..drives.reasons import CHOOSE_ON_SEVERAL, Reason
 from ..drives.refs import Wanted
+from ..network_mounts.transport import NotReported, NoWay, decide
 from ..sizes import decimal
 from .machines import Machine, machine
 from .ranking import prefer
@@ -168,8 +169,7 @@ def _no_copy(here: Machine, copy: str, one: Wanted, room: _Room) -> list[Reason]
     """Return why the machine cannot have a copy of a placed drive."""
     location = here.data_location
     if here.facts is None:
-        rule, several = "has not reported its storage yet; gather its facts", "have not reported their storage yet"
-        return [Reason("", f"machine {here.name} {rule}", f"{{count}} machines {several}; gather their facts")]
+        return [reasons.not_reported(here.name)]
     if location is None:
         return [reasons.choose_data_location(here.name)]
     if not location["available"]:
@@ -182,13 +182,14 @@ def _no_copy(here: Machine, copy: str, one: Wanted, room: _Room) -> list[Reason]
 
 
 def _out_of_reach(here: Machine, holder: Machine, one: Wanted) -> list[Reason]:
-    """Return why the machine cannot read a drive that is on another one."""
-    if one.spec is not None and one.spec["transport"] == "Local":
-        return [reasons.only_local(one.name, one.ref.source_index, holder.name)]
-    if here.in_another_site(holder):
-        return [Reason("", f"drive {one.name} is on {holder.name}, in another site ({holder.labels['site']})")]
-    if not holder.up:
-        return [Reason(f"drive {one.name}", f"source {one.ref.source_index} is on machine {holder.name} which is Down")]
+    """Return why the machine cannot read a drive that is on another one, as far as anything is known of both."""
+    there = holder if holder.up else holder._replace(facts=None)  # what it had says nothing of when it is up again
+    try:
+        decide(str((one.spec or {})["transport"]), there, here, one.name, one.ref.source_index)
+    except NotReported:
+        pass  # who prepares the run looks at both first
+    except NoWay as error:
+        return [error.reason]
     return []
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import Refusal, did_you_mean, quoted
+from ..network_mounts.exports import check_address
 from ..paths import is_within
 
 SITE, RACK, FABRIC, NVLINK = LABELS = ("site", "rack", "infiniband_fabric", "nvlink_domain")
@@ -29,6 +30,8 @@ class Machine(NamedTuple):
     """Those of ``LABELS`` that are known."""
     up: bool = True
     """False when it has just been asked, and did not answer."""
+    nfs_address: str = ""
+    """Its address for NFS over TCP, as the operator names it; empty to find one."""
 
     @property
     def data_location(self) -> Mapping[str, Any] | None:
@@ -80,17 +83,21 @@ class Machine(NamedTuple):
         return prefixes - {"", _DEFAULT_PREFIX}
 
 
-def machine(name: str, facts: Mapping[str, Any] | None, topology: Any = None, up: bool = True) -> Machine:
+def machine(
+    name: str, facts: Mapping[str, Any] | None, topology: Any = None, up: bool = True, nfs_address: Any = None
+) -> Machine:
     """Return the machine *name*.
 
     :param facts: the compact part of its facts, if there are any
     :param topology: where the inventory says that it is; None when it does not, and then the labels of its facts count
     :param up: False when it has just been asked, and did not answer
+    :param nfs_address: which address the inventory names for NFS over TCP, if it does
     """
+    address = check_address(str(nfs_address), f"stowage_nfs_address of {name}") if nfs_address else ""
     if topology is not None:
-        return Machine(name, facts, check_topology(topology, f"stowage_topology of {name}"), up)
+        return Machine(name, facts, check_topology(topology, f"stowage_topology of {name}"), up, address)
     labels = facts["labels"] if facts is not None else {}
-    return Machine(name, facts, {label: labels[label] for label in LABELS if labels.get(label)}, up)
+    return Machine(name, facts, {label: labels[label] for label in LABELS if labels.get(label)}, up, address)
 
 
 def check_topology(value: Any, name: str = "stowage_topology") -> dict[str, str]:
