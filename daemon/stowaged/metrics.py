@@ -174,6 +174,7 @@ TIER_GAUGES = (
         "settings_differ",
         "1 while a process of the store has other settings than declared.",
     ),
+    ("stowage_tier_writable", "writable", "1 while the processes of the store can write to the directory of a tier."),
 )
 
 

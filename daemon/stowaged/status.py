@@ -219,7 +219,7 @@ def tiers(section: Mapping[str, Any], width: int | None, now: float) -> list[str
             "-" if one["filesystem"] is None else decimal(one["filesystem"]["avail"]),
             "-" if one["processes"] is None else f"{len(one['processes'])}",
             "elsewhere" if one["elsewhere"] else ago(None if one["measured"] is None else now - one["measured"]),
-            "full" if one["full"] and _state_of(one) == "ok" else _state_of(one),
+            _tier_state(one),
         ]
         for one in found
     ]
@@ -246,6 +246,15 @@ def tiers(section: Mapping[str, Any], width: int | None, now: float) -> list[str
     if rows and section["trouble"]:
         lines += wrapped(f"! Settings of stores are not known: {printable(section['trouble'])}", width)
     return lines
+
+
+def _tier_state(one: Mapping[str, Any]) -> str:
+    state = _state_of(one)
+    if state != "ok":
+        return state
+    if one["writable"] is False:
+        return "not writable"
+    return "full" if one["full"] else state
 
 
 def _tier_evictions(state: State, width: int | None) -> list[str]:

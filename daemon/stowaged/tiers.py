@@ -8,6 +8,7 @@ is gone, so making room there is the store's own.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,10 @@ from stowage_core import events
 from stowage_core.errors import printable
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
+from stowage_core.tiers.claim import can_write, state_of
 from stowage_core.tiers.declared import MOONCAKE
 from stowage_core.tiers.environment import BUCKET_BYTES
+from stowage_core.tiers.processes import StoreProcess
 
 from . import tier_settings, use_service
 from .children import Children, Ending, Message, Send
@@ -37,6 +40,7 @@ SILENCE_S = 120.0
 UNACCOUNTED_USE = "TierUnaccountedUse"
 FILLING = "TierFilesystemFilling"
 SETTINGS_DIFFER = "TierSettingsDiffer"
+NOT_WRITABLE = "TierNotWritable"
 
 UNACCOUNTED_SHARE = 0.10
 """Of a tier's filesystem: what is used beside tiers is told once it is more. Less, filesystems use themselves."""
@@ -44,6 +48,8 @@ KEPT_FREE = 256 * 1024**2
 """Bytes that the store leaves free on the disk, at the cost of what is in its tier."""
 LEAST_FREE = 0.10
 """Of the filesystem of a tier without a declared capacity, which nothing keeps from filling it."""
+_ACL = "system.posix_acl_access"
+"""With it a mode does not tell who can write."""
 _WELL_S = 3600.0
 """What comes and goes is told again only after it was well for so long."""
 
@@ -227,11 +233,15 @@ class Tiers:
             "filling": None,
             "processes": processes,
             "settings_differ": differ,
-            "warnings": _differing(one, processes or []),
+            "writable": _all_can([process["writable"] for process in processes or []]),
+            "warnings": [*_differing(processes or []), *_denied(self._processes.get(one.name, []))],
         }
 
     def _processes_of(self, one: HostTier) -> list[dict[str, Any]] | None:
-        """Return the processes on a tier with what differs in their settings; None when that is not known."""
+        """Return the processes on a tier, what differs in their settings, and whether they can write to it.
+
+        None when that is not known.
+        """
         found = self._processes.get(one.name)
         if found is None:
             return None
@@ -241,6 +251,7 @@ class Tiers:
                 "pid": process["pid"],
                 "command": process["command"],
                 "differs": tier_settings.differences(wanted, process["settings"]),
+                "writable": process["writable"],
             }
             for process in found
         ]
@@ -283,7 +294,14 @@ def _measured(value: Any) -> dict[str, Any]:
         return {}
 
 
-def _differing(one: HostTier, processes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+def _all_can(answers: Sequence[bool | None]) -> bool | None:
+    """Return whether all can; None when that is not known of one, or there is none."""
+    if False in answers:
+        return False
+    return None if None in answers or not answers else True
+
+
+def _differing(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Return the warning about the processes of a tier whose settings differ, if there are any."""
     texts = [
         f"process {process['pid']} ({printable(process['command'])}): {'; '.join(process['differs'])}"
@@ -294,6 +312,16 @@ def _differing(one: HostTier, processes: Sequence[Mapping[str, Any]]) -> list[di
         return []
     remedy = "restart it with what is rendered, or declare what it has"
     return [{"reason": SETTINGS_DIFFER, "message": f"{'; '.join(texts)}; {remedy}"}]
+
+
+def _denied(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the warning about the processes of a tier that cannot write to it, if there are any."""
+    those = [process for process in processes if process["writable"] is False]
+    if not those:
+        return []
+    texts = [f"process {process['pid']} ({printable(process['command'])}) {process['denied']}" for process in those]
+    remedy = f"{those[0]['remedy']}, or roll the host out"
+    return [{"reason": NOT_WRITABLE, "message": f"{'; '.join(texts)}; {remedy}"}]
 
 
 def _record(places: Places, name: str, reason: str, message: str) -> str:
@@ -310,8 +338,42 @@ def _look(places: Places, tiers: Sequence[HostTier], send: Send) -> None:
     for tier in tiers:
         try:
             status = os.stat(tier.path, follow_symlinks=False)
+            by_mode = not _has_acl(tier.path)
         except FileNotFoundError:
             continue
         here = [one for one in found if (one.device, one.inode) == (status.st_dev, status.st_ino)]
-        shown = [{"pid": one.pid, "command": one.command, "settings": dict(one.settings)} for one in here]
+        shown = [
+            {
+                "pid": one.pid,
+                "command": one.command,
+                "settings": dict(one.settings),
+                **_access(one, tier.path, status, by_mode),
+            }
+            for one in here
+        ]
         send({"tier": tier.name, "processes": shown})
+
+
+def _has_acl(path: str) -> bool:
+    try:
+        os.getxattr(path, _ACL, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+            return False
+        raise
+    return True
+
+
+def _access(process: StoreProcess, path: str, status: os.stat_result, by_mode: bool) -> dict[str, Any]:
+    """Return whether a process can write to its tier, None when that cannot be told, and if not, why and what helps."""
+    uid, gid = process.uid, process.gid
+    if not by_mode or uid is None or gid is None or list(process.owner) != [status.st_uid, status.st_gid]:
+        return {"writable": None}
+    if can_write((uid, gid), status.st_uid, status.st_gid, status.st_mode, process.groups):
+        return {"writable": True}
+    where = printable(path)
+    return {
+        "writable": False,
+        "denied": f"runs as {uid}:{gid} and cannot write to {where}, which has {state_of(status)}",
+        "remedy": f"chmod u+rwx {where}" if uid == status.st_uid else f"chown {uid}:{gid} {where}",
+    }

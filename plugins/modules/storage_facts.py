@@ -556,7 +556,8 @@ ansible_facts:
               null when that is not known, and C(reason) says why.
             - C(allocated) and what follows is what the daemon last found out, null where it has not. C(written_bytes)
               and C(keys) are those of complete buckets. C(filling) is whether less is free than its filesystem's tiers
-              may still write. C(settings_differ) is whether a process of the store has other settings than declared.
+              may still write. C(settings_differ) is whether a process of the store has other settings than declared,
+              C(writable) whether all of them can write to the directory by its owner, group and mode.
           returned: always
           type: list
           elements: dict
@@ -591,6 +592,7 @@ ansible_facts:
               unaccounted_bytes: 107374182
               filling: false
               settings_differ: false
+              writable: true
         leases:
           description:
             - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(left_s) is for how

@@ -8,6 +8,7 @@ import contextlib
 import http.server
 import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -85,6 +86,13 @@ def store(settings: dict[str, str], *prefix: str) -> Iterator[int]:
         process.stdout.close()
 
 
+def acl(uid: int) -> bytes:
+    """Return an access control list that lets one more user in, as the kernel keeps it."""
+    nobody = 0xFFFFFFFF
+    entries = [(1, 7, nobody), (2, 7, uid), (4, 5, nobody), (0x10, 7, nobody), (0x20, 0, nobody)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in entries)
+
+
 def test_what_a_member_has_really_written(disk: Path, start: Callable[..., Daemon]) -> None:
     daemon = start()
     declare(daemon, disk / "kv")
@@ -108,6 +116,7 @@ def test_what_a_member_has_really_written(disk: Path, start: Callable[..., Daemo
     assert {each["object"]: each["files"] for each in found}["tier/chat/0"] == 7
     (fact,) = Objects(daemon.places, mounts.read()).read()["tiers"]
     known = ("allocated", "measured", "buckets", "keys", "written_bytes", "filling", "settings_differ", "claimed")
+    known += ("writable",)
     assert {key: fact[key] for key in known} == {key: shown(daemon)[key] for key in known}
 
 
@@ -175,6 +184,46 @@ def test_the_settings_of_the_store_that_runs(disk: Path, tmp_path: Path, start: 
         assert done.returncode == 3 and "is declared" in done.stdout
     wait_for(lambda: shown(daemon)["processes"] == [])
     assert told(daemon) == ["TierSettingsDiffer"]
+
+
+def test_a_store_that_cannot_write_to_its_directory_any_more(disk: Path, start: Callable[..., Daemon]) -> None:
+    daemon = start(scan_interval_s=1)
+    declare(daemon, disk / "kv")
+    group = declared(daemon).members[0]
+    assert group.tier is not None
+    daemon.start()
+    wait_for(lambda: shown(daemon).get("complete") and shown(daemon)["processes"] == [])
+    assert shown(daemon)["writable"] is None
+    as_store = ("setpriv", "--reuid=65532", "--regid=0", "--groups=77")
+    with store(member_environment(group.tier), *as_store, "/usr/bin/python3", "-c", STORE) as pid:
+        wait_for(lambda: shown(daemon)["writable"] is True)
+        assert shown(daemon)["warnings"] == []
+        os.chown(disk / "kv", 0, 0)
+        wait_for(lambda: shown(daemon)["writable"] is False)
+        text = f"runs as 65532:0 and cannot write to {disk}/kv, which has 0:0 0750; chown 65532:0 {disk}/kv, or roll"
+        for command in (("tier", "chat"), ("status",)):
+            page = page_of(daemon, *command)
+            assert "not writable" in page and f"process {pid} " in page and text in page
+        assert daemon.command("tier", "chat").returncode == 3
+        os.chown(disk / "kv", 0, 77)
+        os.chmod(disk / "kv", 0o770)
+        wait_for(lambda: shown(daemon)["writable"] is True)
+        os.chmod(disk / "kv", 0o750)
+        wait_for(lambda: shown(daemon)["writable"] is False)
+        os.setxattr(disk / "kv", "system.posix_acl_access", acl(65532))
+        wait_for(lambda: shown(daemon)["writable"] is None and shown(daemon)["processes"])
+        assert shown(daemon)["warnings"] == []
+        os.removexattr(disk / "kv", "system.posix_acl_access")
+        os.chown(disk / "kv", 65532, 0)
+        os.chmod(disk / "kv", 0o550)
+        wait_for(lambda: any("chmod u+rwx" in one["message"] for one in shown(daemon)["warnings"]))
+        os.chmod(disk / "kv", 0o750)
+        wait_for(lambda: shown(daemon)["writable"] is True)
+    # Root can, whatever they are.
+    os.chown(disk / "kv", 1000, 1000)
+    with store(member_environment(group.tier)):
+        wait_for(lambda: shown(daemon)["writable"] is True)
+    assert told(daemon) == ["TierNotWritable"]
 
 
 def test_without_the_service_nothing_is_known_of_processes(disk: Path, start: Callable[..., Daemon]) -> None:

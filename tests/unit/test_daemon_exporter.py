@@ -91,7 +91,7 @@ STATE: dict[str, Any] = {
             {
                 "backend": "chat",
                 "position": 0,
-                **dict(zip(TIER_KEYS, range(1, 19))),
+                **dict(zip(TIER_KEYS, range(1, 20))),
                 "filesystem": {"size": 100, "avail": 40},
                 "processes": [{"pid": 7}],
             },
@@ -191,6 +191,7 @@ stowage_tier_full{backend="chat",position="0"} 15
 stowage_tier_unaccounted_bytes{backend="chat",position="0"} 16
 stowage_tier_filesystem_filling{backend="chat",position="0"} 17
 stowage_tier_settings_differ{backend="chat",position="0"} 18
+stowage_tier_writable{backend="chat",position="0"} 19
 stowage_tier_filesystem_size_bytes{backend="chat",position="0"} 100
 stowage_tier_filesystem_avail_bytes{backend="chat",position="0"} 40
 stowage_tier_processes{backend="chat",position="0"} 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import errno
 import os
 import time
 from pathlib import Path
@@ -29,7 +30,17 @@ from stowaged.children import Ending
 from stowaged.declared import HostTier
 from stowaged.last_measured import record_path
 from stowaged.sections import Sections
-from stowaged.tiers import FILLING, SETTINGS_DIFFER, UNACCOUNTED_USE, Held, Tiers, Told, unaccounted, warnings
+from stowaged.tiers import (
+    FILLING,
+    NOT_WRITABLE,
+    SETTINGS_DIFFER,
+    UNACCOUNTED_USE,
+    Held,
+    Tiers,
+    Told,
+    unaccounted,
+    warnings,
+)
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -355,6 +366,9 @@ class Known:
         return {**filesystem, **self.room()} if self.found["available"] else None
 
 
+UNKNOWN_ACCESS = {"writable": None}
+
+
 class Host:
     def __init__(self, home: Path, **changes: Any) -> None:
         self.places = Places.under(str(home))
@@ -392,9 +406,11 @@ class Host:
         assert section is not None
         return section
 
-    def answer(self, *settings: dict[str, str], error: str = "", **more: Any) -> dict[str, Any]:
+    def answer(
+        self, *settings: dict[str, str], error: str = "", access: dict[str, Any] = UNKNOWN_ACCESS, **more: Any
+    ) -> dict[str, Any]:
         body, take, end = self.started.pop()
-        shown = [{"pid": 7, "command": "mooncake_client", "settings": one} for one in settings]
+        shown = [{"pid": 7, "command": "mooncake_client", "settings": one, **access} for one in settings]
         take({"tier": "chat/0", "processes": shown})
         if more:
             take(more)
@@ -429,6 +445,7 @@ def test_what_is_known_of_a_tier(host: Host) -> None:
         "filling": False,
         "processes": None,
         "settings_differ": None,
+        "writable": None,
         "warnings": [],
     }
     assert {key: one[key] for key in expected} == expected
@@ -445,7 +462,7 @@ def test_processes_are_looked_at_every_interval(host: Host, monkeypatch: pytest.
     host.look()
     wanted = tier_settings.declared(host.tier.group, host.tier.tier)
     one = host.answer(wanted)
-    assert one["processes"] == [{"pid": 7, "command": "mooncake_client", "differs": []}]
+    assert one["processes"] == [{"pid": 7, "command": "mooncake_client", "differs": [], "writable": None}]
     assert one["settings_differ"] is False and host.started == []
     now += 301
     host.look()
@@ -466,6 +483,95 @@ def test_processes_are_looked_at_every_interval(host: Host, monkeypatch: pytest.
     host.look()
     assert host.answer(wanted, unknown="process 9 (x): its directory could not be determined: no")["processes"]
     assert "process 9" in host.page()[-1]
+
+
+def test_a_store_that_cannot_write_is_told_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    host.look()
+    wanted = tier_settings.declared(host.tier.group, host.tier.tier)
+    assert host.answer(wanted, access={"writable": True})["writable"] is True
+    assert host.page()[-1].endswith("  ok")
+    denied = {
+        "writable": False,
+        "denied": "runs as 65532:0 and cannot write to /mnt/chat, which has 0:0 0755",
+        "remedy": "chown 65532:0 /mnt/chat",
+    }
+    text = "process 7 (mooncake_client) runs as 65532:0 and cannot write to /mnt/chat, which has 0:0 0755; "
+    text += "chown 65532:0 /mnt/chat, or roll the host out"
+    for _round in range(2):
+        now += 301
+        host.look()
+        one = host.answer(wanted, access=denied)
+        assert one["writable"] is False and one["warnings"] == [{"reason": NOT_WRITABLE, "message": text}]
+        assert one["processes"][0]["writable"] is False
+    assert host.page()[1].endswith("  not writable") and host.page()[-1] == f"! chat/0: {text}"
+    assert host.said == [f"tier/chat/0: {text}"] and len(host.written) == 1
+    now += 301
+    host.look()
+    one = host.answer(wanted, access={"writable": True})
+    assert one["writable"] is True and one["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([], None),
+        ([True], True),
+        ([True, True], True),
+        ([True, None], None),
+        ([None, False], False),
+        ([True, False], False),
+    ],
+)
+def test_all_processes_have_to_be_able_to_write(answers: list[bool | None], expected: bool | None) -> None:
+    assert tiers._all_can(answers) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_mode", "expected"),
+    [
+        ({}, True, {"writable": False, "remedy": "chown 65532:0 /mnt/\\n"}),
+        ({"uid": 1000}, True, {"writable": True}),
+        ({"uid": 0}, True, {"writable": True}),
+        ({"gid": 100}, True, {"writable": False, "remedy": "chown 65532:100 /mnt/\\n"}),
+        ({"groups": [5, 77]}, True, {"writable": True}),
+        ({}, False, {"writable": None}),  # it has an access control list
+        ({"uid": None}, True, {"writable": None}),
+        ({"owner": [0, 77]}, True, {"writable": None}),  # over an ID-mapped mount
+        ({"owner": ()}, True, {"writable": None}),
+    ],
+)
+def test_who_can_write_to_a_tier(changes: dict[str, Any], by_mode: bool, expected: dict[str, Any]) -> None:
+    status = os.stat_result((0o40770, 5, 6, 2, 1000, 77, 0, 0, 0, 0))
+    runs_as: dict[str, Any] = {"uid": 65532, "gid": 0, "groups": [100], "owner": [1000, 77], **changes}
+    found = tiers._access(StoreProcess(1, "store", "/kv", **runs_as), "/mnt/\n", status, by_mode)
+    denied = found.pop("denied", "")
+    assert found == expected and bool(denied) is (found["writable"] is False)
+    if denied:
+        assert denied == f"runs as 65532:{runs_as['gid']} and cannot write to /mnt/\\n, which has 1000:77 0770"
+
+
+def test_a_mode_that_keeps_its_owner_out() -> None:
+    status = os.stat_result((0o40550, 5, 6, 2, 65532, 0, 0, 0, 0, 0))
+    found = tiers._access(StoreProcess(1, "store", "/kv", uid=65532, gid=0, owner=[65532, 0]), "/kv", status, True)
+    assert (found["writable"], found["remedy"]) == (False, "chmod u+rwx /kv")
+
+
+@pytest.mark.parametrize("number", [0, errno.ENODATA, errno.EOPNOTSUPP, errno.EIO])
+def test_an_access_control_list(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def getxattr(_path: str, name: str, follow_symlinks: bool) -> bytes:
+        assert (name, follow_symlinks) == ("system.posix_acl_access", False)
+        if number:
+            raise OSError(number, "no")
+        return b""
+
+    monkeypatch.setattr(os, "getxattr", getxattr)
+    if number == errno.EIO:
+        with pytest.raises(OSError, match="no"):
+            tiers._has_acl("/kv")
+    else:
+        assert tiers._has_acl("/kv") is (number == 0)
 
 
 def test_what_is_declared_anew_is_compared_at_once(host: Host) -> None:
@@ -521,9 +627,11 @@ def test_whole_files_have_no_buckets_and_no_processes(tmp_path: Path) -> None:
 
 
 def test_which_processes_are_on_a_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    identity = {"device": tmp_path.stat().st_dev, "inode": tmp_path.stat().st_ino}
+    there = tmp_path.stat()
+    identity = {"device": there.st_dev, "inode": there.st_ino}
+    runs_as: dict[str, Any] = {"uid": there.st_uid, "gid": there.st_gid, "owner": [there.st_uid, there.st_gid]}
     found = [
-        StoreProcess(1, "mooncake_client", "/in/a/container", settings={"a": "1"}, **identity),
+        StoreProcess(1, "mooncake_client", "/in/a/container", settings={"a": "1"}, **identity, **runs_as),
         StoreProcess(2, "mooncake_client", str(tmp_path), 1, 2),  # of the same name, in another container
         StoreProcess(3, "mooncake_client", str(tmp_path)),  # nothing is there for it
         StoreProcess(4, "mooncake_client", "/hung", unknown="no answer"),
@@ -535,7 +643,10 @@ def test_which_processes_are_on_a_tier(tmp_path: Path, monkeypatch: pytest.Monke
     tiers._look(Places(), those, sent.append)
     assert sent == [
         {"unknown": "process 4 (mooncake_client): its directory could not be determined: no answer"},
-        {"tier": "chat/0", "processes": [{"pid": 1, "command": "mooncake_client", "settings": {"a": "1"}}]},
+        {
+            "tier": "chat/0",
+            "processes": [{"pid": 1, "command": "mooncake_client", "settings": {"a": "1"}, "writable": True}],
+        },
     ]
 
 

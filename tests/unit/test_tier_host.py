@@ -92,6 +92,20 @@ def test_who_can_write(user: tuple[int, int], owner: int, group: int, mode: int,
     assert can_write(user, owner, group, mode) is expected
 
 
+@pytest.mark.parametrize(
+    ("groups", "mode", "expected"),
+    [
+        ([], 0o770, False),
+        ([5, 100], 0o770, True),
+        ([5], 0o770, False),
+        ([100], 0o757, False),  # the group's bits count for who is in it
+        ([100], 0o755, False),
+    ],
+)
+def test_who_can_write_by_another_group(groups: list[int], mode: int, expected: bool) -> None:
+    assert can_write((65532, 0), 0, 100, mode, groups) is expected
+
+
 # -- The image's user
 
 
@@ -197,11 +211,49 @@ def test_any_environment_can_be_read(data: bytes) -> None:
     assert all(name.startswith("MOONCAKE_OFFLOAD_") for name in processes.parse_environment(data))
 
 
+STATUS = b"Name:\tUid:\\n x\nUmask:\t0022\nUid:\t1\t2\t3\t65532\nGid:\t1\t2\t3\t0\nGroups:\t5 100 \nCapEff:\t%016x\n"
+OVERRIDES, OTHERS = 1 << 1, (1 << 41) - 1 - (1 << 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (STATUS % 0, {"uid": 65532, "gid": 0, "groups": [5, 100]}),
+        (STATUS % OTHERS, {"uid": 65532, "gid": 0, "groups": [5, 100]}),
+        (STATUS % OVERRIDES, {}),
+        (STATUS.replace(b"65532", b"0") % OVERRIDES, {"uid": 0, "gid": 0, "groups": [5, 100]}),
+        (STATUS.replace(b"65532", b"0") % OTHERS, {}),  # as in a container without capabilities
+        (STATUS.replace(b"5 100 ", b"") % 0, {"uid": 65532, "gid": 0, "groups": []}),
+        (STATUS.replace(b"CapEff", b"CapBnd") % 0, {}),
+        (b"", {}),
+    ],
+)
+def test_what_a_process_runs_as(status: bytes, expected: dict[str, Any]) -> None:
+    assert processes.parse_user(status) == expected
+
+
+@given(st.binary(max_size=200))
+def test_any_status_can_be_read(data: bytes) -> None:
+    processes.parse_user(data)
+    processes.parse_user((STATUS % 0).replace(b"65532", data))
+
+
+def test_what_this_process_runs_as() -> None:
+    found = processes.parse_user(Path("/proc/self/status").read_bytes())
+    if found:
+        assert (found["uid"], found["gid"], sorted(found["groups"])) == (
+            os.geteuid(),
+            os.getegid(),
+            sorted(os.getgroups()),
+        )
+
+
 def fake_process(proc: Path, pid: int, path: str, root: Path) -> None:
     base = proc / str(pid)
     base.mkdir(parents=True)
     (base / "environ").write_bytes(f"{PATH}={path}".encode() if path else b"A=1")
     (base / "comm").write_text("mooncake_client\n")
+    (base / "status").write_bytes(STATUS % 0)
     (base / "root").symlink_to(root)
     (base / "cwd").symlink_to(root)
 
@@ -219,6 +271,8 @@ def test_directories_are_compared_as_they_are_from_within(tmp_path: Path) -> Non
     found = {one.pid: one for one in processes.store_processes(str(proc))}
     assert set(found) == {2, 3, 4, 5}
     assert found[2].described == "process 2 (mooncake_client)"
+    assert (found[2].uid, found[2].gid, found[2].groups) == (65532, 0, [5, 100])
+    assert (found[2].owner, found[5].owner) == ([tier.stat().st_uid, tier.stat().st_gid], ())
     on = processes.on_directory(str(tier), tier.stat(), list(found.values()))
     assert sorted(one.pid for one in on) == [2, 4, 5]
 

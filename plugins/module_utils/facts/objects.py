@@ -38,7 +38,7 @@ _MEASURED = ("bytes", "files", "complete", "measured")
 """A measurement; null for what has not been measured, or is measured by another host."""
 _OF_TIER = (
     *("allocated", *_MEASURED),
-    *("buckets", "written_bytes", "keys", "full", "unaccounted_bytes", "filling", "settings_differ"),
+    *("buckets", "written_bytes", "keys", "full", "unaccounted_bytes", "filling", "settings_differ", "writable"),
 )
 """What the daemon knows of a tier."""
 _UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import claims
@@ -99,11 +99,14 @@ def state_of(status: os.stat_result) -> str:
     return f"{status.st_uid}:{status.st_gid} {stat.S_IMODE(status.st_mode):04o}"
 
 
-def can_write(user: tuple[int, int], uid: int, gid: int, mode: int) -> bool:
-    """Return whether *user* can list, write and enter a directory of that owner, group and mode."""
+def can_write(user: tuple[int, int], uid: int, gid: int, mode: int, groups: Collection[int] = ()) -> bool:
+    """Return whether *user* can list, write and enter a directory of that owner, group and mode.
+
+    :param groups: in which the user is besides its own
+    """
     if user[0] == 0:
         return True
-    shift = 6 if user[0] == uid else 3 if user[1] == gid else 0
+    shift = 6 if user[0] == uid else 3 if user[1] == gid or gid in groups else 0
     return mode >> shift & 7 == 7
 
 

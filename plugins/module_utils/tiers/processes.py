@@ -21,6 +21,8 @@ PREFIX = "MOONCAKE_OFFLOAD_"
 PATH = PREFIX + "FILE_STORAGE_PATH"
 _DEADLINE_S = 10.0
 _LONGEST = 64
+_DAC_OVERRIDE = 1 << 1
+"""The capability to which modes do not matter."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class StoreProcess:
     """Why it cannot be told where it leads to."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """All of the store's settings that the process was started with."""
+    uid: int | None = None
+    """The user that it uses files as, with *gid* and *groups*; None when these do not tell what it may."""
+    gid: int | None = None
+    groups: Sequence[int] = ()
+    owner: Sequence[int] = ()
+    """User and group of the directory as the process sees them: an ID-mapped mount shows others."""
 
     @property
     def described(self) -> str:
@@ -88,6 +96,23 @@ def parse_environment(data: bytes) -> dict[str, str]:
     return found
 
 
+def parse_user(status: bytes) -> dict[str, Any]:
+    """Return user and groups that a process uses files as, of its ``status`` in ``/proc``.
+
+    Nothing is returned where they do not tell what it may: of root without the capability that makes it what it is, as
+    in some containers, and of another user that has this capability, perhaps only in a user namespace of its own.
+    """
+    fields = dict(line.split(b":", 1) for line in status.split(b"\n") if b":" in line)
+    try:
+        # Real, effective, saved, and the one that counts for files.
+        uid, gid = (int(fields[name].split()[3]) for name in (b"Uid", b"Gid"))
+        groups = [int(one) for one in fields[b"Groups"].split()]
+        overrides = bool(int(fields[b"CapEff"], 16) & _DAC_OVERRIDE)
+    except (KeyError, IndexError, ValueError):
+        return {}
+    return {"uid": uid, "gid": gid, "groups": groups} if overrides == (uid == 0) else {}
+
+
 def _look(proc: str) -> list[dict[str, Any]]:
     found = []
     for name in filter(str.isdigit, os.listdir(proc)):
@@ -100,17 +125,20 @@ def _look(proc: str) -> list[dict[str, Any]]:
                 continue
             with open(os.path.join(base, "comm"), "rb") as stream:
                 command = os.fsdecode(stream.read().rstrip(b"\n"))[:_LONGEST]
+            with open(os.path.join(base, "status"), "rb") as stream:
+                user = parse_user(stream.read())
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         found.append(
             {"pid": int(name), "command": command, "path": settings[PATH], "settings": settings}
+            | user
             | _identity(base, settings[PATH])
         )
     return found
 
 
 def _identity(base: str, path: str) -> dict[str, Any]:
-    """Return device and inode of *path* as a process sees it; a relative one begins in its working directory."""
+    """Return device, inode and owner of *path* as a process sees it; a relative one begins in its working directory."""
     start = os.path.join(base, "root") if path.startswith("/") else os.path.join(base, "cwd")
     try:
         # The store refuses a symbolic link; and from here one would lead elsewhere.
@@ -119,4 +147,4 @@ def _identity(base: str, path: str) -> dict[str, Any]:
         return {}
     except OSError as error:
         return {"unknown": one_line(error)}
-    return {"device": status.st_dev, "inode": status.st_ino}
+    return {"device": status.st_dev, "inode": status.st_ino, "owner": [status.st_uid, status.st_gid]}
