@@ -67,7 +67,9 @@ def _aside(aside: Sequence[Facts]) -> list[str]:
     return lines
 
 
-def _tiers(tiers: Sequence[Facts]) -> list[str]:
+def _tiers(tiers: Sequence[Facts] | None) -> list[str]:
+    if tiers is None:
+        return ["KV-cache tiers, of which the records cannot be read"]
     return [f"KV-cache tier {one['backend']}/{one['position']} {one['path']}, with its claim" for one in tiers]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-Facts = Mapping[str, Any]
+from ansible_collections.stowage.host.plugins.plugin_utils.tiers import UNREADABLE, Facts
 
 NOT_CLEANED = "TierNotCleaned"
 
@@ -29,7 +29,8 @@ def tier_removal(hostvars: Any, request: Any, check_mode: bool = False) -> dict[
         text = "the input must be hostvars, and its argument the result of the filter tier_removal_request"
         raise AnsibleFilterError(f"tier_removal: {text}")
     backend, expected = request["backend"], request["expected"]
-    found: dict[str, Any] = {"holding": [], "done": {}, "failed": {}, "not_reached": [], "unknown": [], "beside": []}
+    found: dict[str, Any] = {"done": {}, "failed": {}}
+    found.update({names: [] for names in ("holding", "missing", "not_reached", "unknown", "beside")})
     refused: dict[str, list[str]] = {}
     for host in request["asked"]:
         told = {task: _told(hostvars[host], task) for task in ("facts", "predicted", "done")}
@@ -37,11 +38,12 @@ def tier_removal(hostvars: Any, request: Any, check_mode: bool = False) -> dict[
             found["not_reached" if host in expected or told["predicted"] else "unknown"].append(host)
             continue
         tiers = _tiers(told["facts"])
-        if tiers is None:
-            why = " ".join(str(told["facts"].get("msg") or "it was not asked").split())
-            refused.setdefault(f"what it holds is not known: {why}", []).append(host)
+        if isinstance(tiers, str):
+            refused.setdefault(f"what it holds is not known: {tiers}", []).append(host)
             continue
         if not any(tier["backend"] == backend for tier in tiers):
+            if host in expected:
+                found["missing"].append(host)
             continue
         found["holding"].append(host)
         if host not in request["selected"]:
@@ -71,9 +73,14 @@ def _told(variables: Facts, task: str) -> Facts:
     return {} if told.get("skipped") else told
 
 
-def _tiers(told: Facts) -> Sequence[Facts] | None:
+def _tiers(told: Facts) -> Sequence[Facts] | str:
+    """Return the tiers that a host has told of, or why it has not."""
     facts = told.get("ansible_facts", {}).get("stowage_storage")
-    return None if facts is None else list(facts["tiers"])
+    if facts is None:
+        return _message(told)
+    if facts["tiers"] is None:
+        return "; ".join([UNREADABLE, *facts.get("problems", [])[:_NAMED]])
+    return list(facts["tiers"])
 
 
 def _unsettled(told: Facts) -> bool:
@@ -106,6 +113,7 @@ def _table(title: str, found: Facts, request: Facts, width: int = 68) -> list[st
         lines += [f"{head if index == 0 else ' ' * len(head)}{one}" for index, one in enumerate(said)]
     for names, what in (
         (found["beside"], "of these, no longer in a group of the backend, and found by their claims:"),
+        (found["missing"], "were to hold one, and show none (never rolled out, off already, or record lost):"),
         (found["not_reached"], f"{NOT_CLEANED}: out of reach; they keep content and claim until it is run again:"),
         (request["not_asked"], f"{NOT_CLEANED}: outside of --limit or tier_remove_hosts:"),
         (found["unknown"], "out of reach and in no group of the backend; whether they hold a claim is not known:"),

@@ -14,7 +14,7 @@ from ansible_collections.stowage.host.plugins.filter.survey_bool import survey_b
 from ansible_collections.stowage.host.plugins.filter.survey_text import survey_text
 from ansible_collections.stowage.host.plugins.module_utils.drives.declared import check_name
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, quoted
-from ansible_collections.stowage.host.plugins.plugin_utils.tiers import Declared, tiers_of
+from ansible_collections.stowage.host.plugins.plugin_utils.tiers import UNREADABLE, Declared, tiers_of
 
 
 def tier_removal_request(
@@ -46,26 +46,25 @@ def _request(
         what = f"{quoted(str(allow_unreached))} must be true or false"
         raise Refusal("tier_remove_allow_unreached", what)
     declared = Declared(hostvars)
-    selected, declaring = [], []
+    selected, declaring, expected = [], [], []
     for host in hostvars:
-        backends = declared.of(host)
+        backends, tiers = declared.of(host), tiers_of(hostvars[host])
         for one in [] if isinstance(backends, str) else backends:
             if one.name == backend:
                 declaring.append(host)
                 if any(True for _tier in one.tiers(host)):
                     selected.append(host)
-    held = [
-        host
-        for host in hostvars
-        if any(tier["backend"] == backend for tier in tiers_of(hostvars[host]) or []) or host in selected
-    ]
+        holds = tiers == UNREADABLE or not isinstance(tiers, str) and any(one["backend"] == backend for one in tiers)
+        # A declaration that cannot be read, or a record: it may well be there.
+        if holds or host in selected or isinstance(backends, str):
+            expected.append(host)
     return {
         "backend": backend,
         "still_declared": bool(declaring),
         "asked": hosts,
         "selected": selected,
-        "expected": held,
-        "not_asked": [host for host in held if host not in hosts],
+        "expected": expected,
+        "not_asked": [host for host in expected if host not in hosts],
         "allow_unreached": allowed,
     }
 

@@ -12,7 +12,7 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.stowage.host.plugins.module_utils.tiers.declared import tier_name
 from ansible_collections.stowage.host.plugins.module_utils.tiers.survey import PREEXISTING, verdict
-from ansible_collections.stowage.host.plugins.plugin_utils.tiers import Declared, Facts, tiers_of
+from ansible_collections.stowage.host.plugins.plugin_utils.tiers import UNREADABLE, Declared, Facts, tiers_of
 
 _EMPTY = "Empty"
 _OPEN = "NotAnswered"
@@ -24,23 +24,25 @@ def tier_survey(hostvars: Any) -> dict[str, dict[str, Any]]:
         raise AnsibleFilterError("tier_survey: the input must be hostvars")
     declared = Declared(hostvars)
     answers: dict[str, dict[str, Facts | str]] = {}
+    unknown: dict[str, str] = {}
     for host in hostvars:
-        told = {tier_name(one["backend"], one["position"]): one for one in tiers_of(hostvars[host]) or []}
+        tiers = tiers_of(hostvars[host])
         backends = declared.of(host)
-        names = (
-            []
-            if isinstance(backends, str)
-            else [
-                tier_name(backend.name, position)
-                for backend in backends
-                for position, _group, _tier in backend.tiers(host)
-            ]
-        )
-        unasked = "it has no facts: run stowage.host.storage_facts" if tiers_of(hostvars[host]) is None else ""
-        for name in names:
-            answers.setdefault(name, {})[host] = unasked or "it has not claimed the directory yet"
-        for name, one in told.items():
-            answers.setdefault(name, {})[host] = one
+        if isinstance(backends, str):
+            unknown[host] = f"which tiers it is to have is not known: {backends}"
+        else:
+            why = tiers if isinstance(tiers, str) else "it has not claimed the directory yet"
+            for backend in backends:
+                for position, _group, _tier in backend.tiers(host):
+                    answers.setdefault(tier_name(backend.name, position), {})[host] = why
+        for one in [] if isinstance(tiers, str) else tiers:
+            answers.setdefault(tier_name(one["backend"], one["position"]), {})[host] = one
+        if tiers == UNREADABLE:
+            unknown.setdefault(host, UNREADABLE)
+    # Any tier may be on a host of which that is not known: it is waited for, and not passed over.
+    for of_hosts in answers.values():
+        for host, why in unknown.items():
+            of_hosts.setdefault(host, why)
     return {name: _judged(of_hosts) for name, of_hosts in sorted(answers.items())}
 
 

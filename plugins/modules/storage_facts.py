@@ -549,7 +549,8 @@ ansible_facts:
         tiers:
           description:
             - The KV-cache tiers whose directories are claimed here, also when no group names this host any more. What
-              was declared is null when that is not known any more.
+              was declared is null when that is not known any more. The list is null, which is not empty, when a record
+              of them cannot be read; C(problems) says which.
             - C(owner), C(group) and C(mode) are what the directory has now. C(claimed) is whether it bears the mark of
               the tier. All four are null when it cannot be seen.
             - C(survey) is what was in the directory when it was claimed, null when nobody looked. In it C(was_empty) is

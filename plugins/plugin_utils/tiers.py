@@ -41,10 +41,16 @@ class Declared:
         return self._known[text]
 
 
-def tiers_of(variables: Facts) -> list[Facts] | None:
-    """Return the tiers in the facts of a host, fresh or from a cache; None when there are no facts."""
+UNREADABLE = "its records of tiers cannot be read"
+_UNASKED = "it has no facts: run stowage.host.storage_facts"
+
+
+def tiers_of(variables: Facts) -> list[Facts] | str:
+    """Return the tiers in the facts of a host, fresh or from a cache, or why they are not known."""
     try:
         facts = (variables.get("ansible_facts") or {}).get("stowage_storage")
     except (AnsibleError, UndefinedError):
-        return None
-    return list(facts["tiers"]) if isinstance(facts, Mapping) and "tiers" in facts else None
+        return _UNASKED
+    if not isinstance(facts, Mapping) or "tiers" not in facts:
+        return _UNASKED
+    return UNREADABLE if facts["tiers"] is None else list(facts["tiers"])

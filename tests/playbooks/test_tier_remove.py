@@ -88,6 +88,16 @@ def test_what_one_host_refuses_changes_no_host(play: Play) -> None:
     assert not any(" do " in line and "tier_directory" in line for line in played.asked)
 
 
+def test_a_host_whose_records_cannot_be_read_changes_no_host(play: Play) -> None:
+    facts = {"ansible_facts": {"stowage_storage": {"tiers": None, "problems": ["/var/x.json: not valid JSON"]}}}
+    played = play(CONFIRMED, {"gpu-01": holding(told()), "gpu-02": {"storage_facts": [facts]}})
+    assert played.status == 2
+    assert played.refusal == (
+        "what it holds is not known: its records of tiers cannot be read; /var/x.json: not valid JSON (on gpu-02)"
+    )
+    assert not any(" do " in line and "tier_directory" in line for line in played.asked)
+
+
 def test_hosts_out_of_reach_are_named_and_fail_it_unless_allowed(play: Play) -> None:
     answers = {"gpu-01": holding(told())}
     played = play(CONFIRMED, answers, "gpu-02", "cpu-01", selected="gpu-01 gpu-02")

@@ -318,6 +318,16 @@ def test_a_damaged_record_is_a_problem_to_tell(host: Host, name: str) -> None:
     json.dumps(report)
 
 
+@pytest.mark.parametrize("name", ["tiers_json", "tiers_found_json", "claims_json"])
+def test_tiers_of_a_damaged_record_are_not_known_rather_than_none(host: Host, name: str) -> None:
+    path = Path(getattr(host.places, name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{")
+    report, problems = host.read()
+    assert report["tiers"] is None
+    assert len(problems) == 1 and problems[0].startswith(f"{path}: not valid JSON")
+
+
 def test_a_directory_that_may_not_be_read_is_a_problem(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(places: Places) -> None:
         raise PermissionError(13, "Permission denied", "/etc/stowage/drives")

@@ -106,6 +106,11 @@ def test_nothing_but_records_is_left() -> None:
     assert [line.split(" ")[0] for line in leftovers(facts)] == ["records", "/run/stowage,"]
 
 
+def test_tiers_of_which_nothing_is_known_are_left() -> None:
+    facts = {"layout": None, "data_location": None, "former_data_locations": [], "copies": {}, "leases": []}
+    assert leftovers({**facts, "tiers": None})[0] == "KV-cache tiers, of which the records cannot be read"
+
+
 @pytest.mark.parametrize("facts", [None, {}, {"layout": None}])
 def test_anything_else_has_no_leftovers(facts: Any) -> None:
     with pytest.raises(AnsibleFilterError, match="run stowage.host.storage_facts first"):

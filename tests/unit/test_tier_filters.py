@@ -28,6 +28,9 @@ def facts(*tiers: dict[str, Any]) -> dict[str, Any]:
     return {"ansible_facts": {"stowage_storage": {"tiers": list(tiers)}}}
 
 
+UNREADABLE = {"ansible_facts": {"stowage_storage": {"tiers": None, "problems": ["/var/x.json: not valid JSON"]}}}
+BROKEN = {"host_kv_caches": "{{ broken"}
+
 # -- tier_survey
 
 
@@ -39,6 +42,7 @@ def facts(*tiers: dict[str, Any]) -> dict[str, Any]:
         (facts(tier(None, reason="EIO")), None, "NotAnswered", "not known yet: gpu-02: EIO"),
         (facts(), None, "NotAnswered", "gpu-02: it has not claimed the directory yet"),
         ({}, None, "NotAnswered", "gpu-02: it has no facts: run stowage.host.storage_facts"),
+        ({**UNREADABLE}, None, "NotAnswered", "gpu-02: its records of tiers cannot be read"),
     ],
 )
 def test_the_verdict_over_a_site(second: dict[str, Any], was_empty: Any, reason: str, message: str) -> None:
@@ -67,13 +71,31 @@ def test_a_claim_without_a_survey_leaves_it_open() -> None:
     assert found["chat/0"]["waiting"] == {"gpu-01": "what was in it before it was claimed is not known"}
 
 
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (BROKEN, "which tiers it is to have is not known: host_kv_caches: must be a list"),
+        ({**BROKEN, **facts()}, "which tiers it is to have is not known: host_kv_caches: must be a list"),
+        (UNREADABLE, "its records of tiers cannot be read"),
+    ],
+)
+def test_a_host_of_which_it_is_not_known_is_waited_for(other: dict[str, Any], why: str) -> None:
+    hosts = {"gpu-01": {**facts(tier(0)), "host_kv_caches": declared()}, "gpu-02": other}
+    found = tier_survey(hosts)["chat/0"]
+    assert found["was_empty"] is None and found["waiting"] == {"gpu-02": why}
+    hosts["gpu-01"].update(facts(tier(1)))
+    assert tier_survey(hosts)["chat/0"]["was_empty"] is False
+    hosts = {"gpu-01": {**facts(tier(0)), "host_kv_caches": declared()}, "gpu-02": {**BROKEN, **facts(tier(0))}}
+    assert tier_survey(hosts)["chat/0"]["was_empty"] is True  # it has answered for this one
+
+
 # -- tier_removal_request
 
 SITE: dict[str, dict[str, Any]] = {
     "gpu-01": {"host_kv_caches": declared(["gpu-01", "gpu-02"])},
     "gpu-02": {"host_kv_caches": declared(["gpu-01", "gpu-02"])},
     "gpu-03": facts(tier()),  # not selected any more, by the cache
-    "gpu-04": {"host_kv_caches": "{{ broken"},
+    "gpu-04": {},
 }
 
 
@@ -102,6 +124,18 @@ def test_hosts_are_found_by_inventory_and_by_facts() -> None:
     assert found["selected"] == ["gpu-01", "gpu-02"]
     assert found["not_asked"] == ["gpu-02", "gpu-03"]
     assert not request(name="code", confirm="code")["still_declared"]
+
+
+@pytest.mark.parametrize("other", [BROKEN, {**BROKEN, **facts()}, UNREADABLE])
+def test_a_host_of_which_it_is_not_known_is_expected(other: dict[str, Any]) -> None:
+    found = tier_removal_request({"gpu-01": {}, "gpu-02": other}, ["gpu-01"], "chat", "chat")
+    assert found["refused"] == "" and found["selected"] == []
+    assert found["expected"] == found["not_asked"] == ["gpu-02"]
+    found = tier_removal_request({"gpu-01": {}, "gpu-02": other}, ["gpu-01", "gpu-02"], "chat", "chat")
+    away = tier_removal(
+        {"gpu-01": host(facts=facts(tier()), predicted=told(), done=told()), "gpu-02": host(facts=AWAY)}, found
+    )
+    assert away["not_reached"] == ["gpu-02"] and away["said"] == "backend chat: it is off 1 of 2 hosts"
 
 
 # -- tier_removal
@@ -166,6 +200,21 @@ def test_what_one_host_refuses_is_refused_for_all() -> None:
         f"{busy} (on gpu-02)",
         "boom Traceback (on gpu-03)",
         "what it holds is not known: no python (on gpu-04)",
+    ]
+
+
+def test_a_host_whose_records_cannot_be_read_is_refused() -> None:
+    found = removal(True, gpu_01=host(facts=facts(tier()), predicted=told()), gpu_04=host(facts=UNREADABLE))
+    why = "its records of tiers cannot be read; /var/x.json: not valid JSON"
+    assert found["refused"] == [f"what it holds is not known: {why} (on gpu-04)"]
+
+
+def test_a_host_that_was_to_hold_a_tier_and_shows_none_is_named() -> None:
+    found = removal(gpu_01=host(facts=facts(tier()), predicted=told(), done=told()))
+    assert found["missing"] == ["gpu-02", "gpu-03"] and found["refused"] == []
+    assert found["table"][-2:] == [
+        "were to hold one, and show none (never rolled out, off already, or record lost):",
+        "  gpu-02, gpu-03",
     ]
 
 

@@ -247,11 +247,16 @@ class Objects:
         found: list[ExportRecord] = self._try(lambda: network_records.load_exports(self._places), [])
         return [network_records.shown_export(one) for one in found]
 
-    def _tiers(self) -> list[Report]:
-        """Return the tiers, with what the daemon last found out about each."""
-        nothing: list[Report] = []
+    def _tiers(self) -> list[Report] | None:
+        """Return the tiers, with what the daemon last found out about each; None when a record cannot be read.
+
+        Which backends are off a host is decided by this: a host of which it is not known must not look like one of
+        them.
+        """
+        found = self._try(lambda: tiers.found(self._places, self._mounts), None)
+        if found is None:
+            return None
         known = {(one["backend"], one["position"]): one for one in self._state("tiers")}
-        found = self._try(lambda: tiers.found(self._places, self._mounts), nothing)
         for one in found:
             if not one["claimed"]:
                 where = f"tier {one['backend']}/{one['position']} {one['path']}"
