@@ -114,6 +114,7 @@ class Lab:
     ) -> Played:
         """Run a playbook over hosts with their variables.
 
+        :param playbook: one of the collection's, or a file in the home
         :param variables: as AWX gives those of a job
         :param answers: for the stand-ins, by host
         """
@@ -122,7 +123,8 @@ class Lab:
         asked.write_text("")
         known = {name: {"ansible_remote_tmp": str(self.home / name), **of_it} for name, of_it in hosts.items()}
         (self.home / "inventory.json").write_text(json.dumps({"all": {"hosts": known}}))
-        command = [sys.executable, "-m", "ansible", "playbook", f"stowage.host.{playbook}", "-i", "inventory.json"]
+        name = playbook if playbook.endswith(".yml") else f"stowage.host.{playbook}"
+        command = [sys.executable, "-m", "ansible", "playbook", name, "-i", "inventory.json"]
         done = subprocess.run(
             [*command, "-e", json.dumps(variables or {}), *arguments],
             cwd=self.home,
