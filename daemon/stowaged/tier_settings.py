@@ -3,19 +3,22 @@
 """How the settings that a store process was started with differ from what is declared of its tier.
 
 The store does not tell its settings, and takes what it cannot understand for its default without a word. So what a
-process has in its environment is compared, by value where both are numbers.
+process has in its environment is compared, by value where both are numbers in the one form that the store can read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 
 from stowage_core.errors import printable
 from stowage_core.tiers.declared import MemberGroup, Tier
-from stowage_core.tiers.environment import ENABLED, PATH, RENDERED, member_environment
-from stowage_core.tiers.processes import PREFIX
+from stowage_core.tiers.environment import ENABLED, PATH, PREFIX, RENDERED, member_environment
 
 _LONGEST = 64
+_NUMBERS = (re.compile(r"[0-9]{1,20}"), re.compile(r"[0-9]{1,20}\.[0-9]{0,20}|[0-9]{1,20}"))
+"""Whole numbers, and ratios, of which a whole number is one; what is declared says which of them a setting is."""
 
 
 def declared(group: MemberGroup, tier: Tier) -> dict[str, str]:
@@ -40,13 +43,12 @@ def _differences(wanted: Mapping[str, str], effective: Mapping[str, str]) -> Ite
         yield f"{name} {says}, and {'nothing' if want is None else _shown(want)} is declared"
 
 
-def _is_same(one: str | None, other: str | None) -> bool:
-    if one is None or other is None or one == other:
-        return one == other
-    try:
-        return float(one) == float(other)
-    except ValueError:
-        return False
+def _is_same(want: str | None, have: str | None) -> bool:
+    if want is None or have is None or want == have:
+        return want == have
+    # Exponents, signs, blanks and digits of other scripts are numbers to Python, and none to the store.
+    form = next((form for form in _NUMBERS if form.fullmatch(want)), None)
+    return form is not None and form.fullmatch(have) is not None and Decimal(want) == Decimal(have)
 
 
 def _shown(value: str) -> str:

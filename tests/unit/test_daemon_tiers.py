@@ -176,6 +176,8 @@ P = "MOONCAKE_OFFLOAD_"
             {P + "DISK_EVICTION_HIGH_WATERMARK_RATIO": "90%"},
             [f"{P}DISK_EVICTION_HIGH_WATERMARK_RATIO is 90%, and 0.90 is declared"],
         ),
+        ({P + "DISK_EVICTION_HIGH_WATERMARK_RATIO": "0.900"}, []),
+        ({P + "TOTAL_KEYS_LIMIT": "0010000000"}, []),
         ({P + "BUCKET_EVICTION_POLICY": "LRU"}, [f"{P}BUCKET_EVICTION_POLICY is LRU, and lru is declared"]),
         ({P + "BUCKET_EVICTION_POLICY": ""}, [f"{P}BUCKET_EVICTION_POLICY is empty, and lru is declared"]),
         (
@@ -193,6 +195,19 @@ P = "MOONCAKE_OFFLOAD_"
 def test_settings_that_differ(changes: dict[str, str | None], texts: list[str]) -> None:
     effective = {name: value for name, value in {**WANTED, **changes}.items() if value is not None}
     assert tier_settings.differences(WANTED, effective) == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("TOTAL_KEYS_LIMIT", value) for value in ("1e7", "10_000_000", " 10000000", "10000000 ", "+10000000")),
+        *(("TOTAL_KEYS_LIMIT", value) for value in ("10000000.0", "0x989680", "١0000000", "9" * 5000)),
+        *(("DISK_EVICTION_HIGH_WATERMARK_RATIO", value) for value in ("9e-1", "0.9_0", " 0.9", "+0.9", "0.9.0", ".")),
+    ],
+)
+def test_a_number_that_the_store_cannot_read_differs(name: str, value: str) -> None:
+    (text,) = tier_settings.differences(WANTED, {**WANTED, P + name: value})
+    assert text.startswith(f"{P}{name} is ")
 
 
 def test_a_setting_of_which_nothing_is_declared() -> None:

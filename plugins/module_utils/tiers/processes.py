@@ -16,9 +16,8 @@ from typing import Any
 
 from ..errors import one_line, printable
 from ..use.child import NoAnswerError, answer_of, progress
+from .environment import PATH, PREFIX
 
-PREFIX = "MOONCAKE_OFFLOAD_"
-PATH = PREFIX + "FILE_STORAGE_PATH"
 _DEADLINE_S = 10.0
 _LONGEST = 64
 _DAC_OVERRIDE = 1 << 1
