@@ -9,6 +9,7 @@ nothing is due yet looks like one that cannot be written to, but for how much wa
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import math
 import re
@@ -75,21 +76,23 @@ def fetch(url: str) -> str:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise Refusal(url, f"is no address ({error})", "write http://HOST:PORT") from error
+        raise Refusal(printable(url), f"is no address ({error})", "write http://HOST:PORT") from error
     if parts.scheme != "http" or not host or parts.username is not None:
-        raise Refusal(url, "is no plain HTTP address", "write http://HOST:PORT")
+        raise Refusal(printable(url), "is no plain HTTP address", "write http://HOST:PORT")
+    path = (parts.path.rstrip("/") or "/metrics") + (f"?{parts.query}" if parts.query else "")
     deadline = time.monotonic() + TIMEOUT_S
-    connection = http.client.HTTPConnection(host, port or 80, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", (parts.path.rstrip("/") or "/metrics") + (f"?{parts.query}" if parts.query else ""))
-        with connection.getresponse() as answer:
-            data = _body(answer, url, deadline)
+        with contextlib.closing(http.client.HTTPConnection(host, port or 80, timeout=TIMEOUT_S)) as connection:
+            connection.request("GET", path)
+            with connection.getresponse() as answer:
+                data = _body(answer, url, deadline)
+    except (ValueError, http.client.InvalidURL) as error:
+        # A path that is not ASCII, a blank, or a name of a host with a part that is empty or too long.
+        raise Refusal(printable(url), f"is no address ({error})", "write http://HOST:PORT") from error
     except OSError as error:
         raise StowageError(f"{url}: {one_line(error)}; is the leader there?") from error
     except http.client.HTTPException as error:
         raise StowageError(f"{url}: does not answer as a web server does ({type(error).__name__})") from error
-    finally:
-        connection.close()
     return data.decode("utf-8", "replace")
 
 

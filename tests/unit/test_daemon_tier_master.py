@@ -210,11 +210,20 @@ def test_pages_that_are_not_read(
         "http://user@a",
         "",
         "ftp://a",
+        "http://127.0.0.1:1/é",
+        "http://127.0.0.1:1/\udcff",
+        "http://127.0.0.1:1/a b",
+        "http://127.0.0.1:1/?\x7f",
+        f"http://{'a' * 64}/",
+        "http://a..b:1/",
+        "http://a b/",
+        "http://\udcff/",
     ],
 )
 def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(StowageError, match="is no"):
+    with pytest.raises(StowageError, match="is no") as caught:
         tier_master.fetch(url)
+    assert str(caught.value).isprintable()
 
 
 def test_nobody_is_there() -> None:
