@@ -28,6 +28,8 @@ from ansible_collections.stowage.host.plugins.module_utils.tiers.environment imp
 TARGETS = ("mooncake", "environment", "kubernetes", "systemd")
 
 _VOLUME = "kv-cache-tier"
+_PATTERN = "\\*?["
+"""What an EnvironmentFile= cannot hold, for it is a pattern, and no quotes keep it from being one."""
 _SHUTDOWN_SECONDS = 60
 """What the store has to close itself, after the time that its backend grants it."""
 _HOOK_MARGIN_SECONDS = 10
@@ -124,6 +126,9 @@ def _sign_off(grace_period: int, port: int) -> list[str]:
 
 def _systemd(backend: Backend, tier: Tier, environment_path: Any) -> str:
     path = check_path(environment_path, "environment_path")
+    if any(character in path for character in _PATTERN):
+        rule = f"{quoted(path)} may not contain {' '.join(_PATTERN)}, which systemd does not take as they are"
+        raise Refusal("environment_path", rule, "name another file")
     lines = (
         HEADER,
         "[Unit]",

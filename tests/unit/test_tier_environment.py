@@ -118,6 +118,36 @@ def test_both_flags_are_refused_in_every_form(
 
 
 @pytest.mark.parametrize(
+    "argument",
+    [
+        *("--flagfile=/x", "-flagfile", "---flagfile=/x", "flagfile=/x", "--fromenv=enable_offload"),
+        *("-tryfromenv=offload_on_evict,v", "--tryfromenv", "-flagfile =/x"),
+    ],
+)
+def test_flags_from_elsewhere_are_refused(argument: str) -> None:
+    with pytest.raises(Problems) as caught:
+        read_backends([chat(leader_extra_args=[argument])])
+    assert caught.value.problems == [
+        f"chat: leader_extra_args[0]: '{argument}' takes flags from elsewhere, perhaps those that follow from the "
+        "members' local_disks; write them here, one by one"
+    ]
+
+
+@pytest.mark.parametrize("argument", [" -enable_offload", " --flagfile=/x", "-v=1 ", "\u00a0-v=1", " "])
+def test_arguments_with_blanks_at_an_end_are_refused(argument: str) -> None:
+    with pytest.raises(Problems) as caught:
+        read_backends([chat(leader_extra_args=[argument])])
+    (problem,) = caught.value.problems
+    assert problem.startswith("chat: leader_extra_args[0]: ")
+
+
+@pytest.mark.parametrize("argument", ["-enable_offload =false", "---offload_on_evict"])
+def test_both_flags_are_refused_in_odd_forms_too(argument: str) -> None:
+    with pytest.raises(Problems, match="which follows from the members' local_disks"):
+        read_backends([chat(leader_extra_args=[argument])])
+
+
+@pytest.mark.parametrize(
     "argument", ["--offload_force_evict=true", "-enable_offload_x=1", "--x=-enable_offload", "-v=no"]
 )
 def test_other_arguments_are_not(argument: str) -> None:
@@ -265,6 +295,15 @@ def test_which_group() -> None:
         ([chat()], (*POD, 0, "8080"), "rest_port: '8080' is not the number of a port"),
         ([chat()], (*POD, 0, 0), "rest_port: 0 is not the number of a port"),
         ([chat()], ("systemd", "chat"), "environment_path: must be a path"),
+        *(
+            (
+                [chat()],
+                ("systemd", "chat", None, 8080, f"/etc/kv{character}.env"),
+                f"environment_path: '/etc/kv{character}.env' may not contain \\ * ? [, which systemd does not take as "
+                "they are; name another file",
+            )
+            for character in "\\*?["
+        ),
         ([chat(group("/kv:1"))], POD, "chat: Kubernetes mounts nothing at a path with a colon, as '/kv:1'"),
         ([chat({})], POD, "chat: which group is not said; the positions of those that have one are: none"),
         ([chat(group("kv"))], POD, "chat: members[0].localDisks[0].path: 'kv' must be absolute; begin it with /"),

@@ -50,6 +50,8 @@ _OLDER_NAMES = {name.replace("_OFFLOAD_", "_", 1): name for name in (BUCKET_TOTA
 """Names that the store still reads where the newer one is not set."""
 
 LEADER_FLAGS = ("enable_offload", "offload_on_evict")
+_READING_FLAGS = ("flagfile", "fromenv", "tryfromenv")
+"""Flags by which a program takes any flag from somewhere else."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -108,8 +110,13 @@ def check_extra_variable(name: Any, where: str) -> None:
 
 
 def check_extra_argument(argument: str, where: str) -> None:
-    """Refuse an extra argument of the leader that sets one of the two flags, however it is spelt."""
-    flag = argument.lstrip("-").partition("=")[0].replace("-", "_")
+    """Refuse an extra argument of the leader that sets one of the two flags, however it is spelt, or that may."""
+    if argument != argument.strip():
+        raise Refusal(where, f"{quoted(argument)} may not begin or end with whitespace", "leave it out")
+    flag = argument.lstrip("-").partition("=")[0].rstrip().replace("-", "_")
+    if flag in _READING_FLAGS:
+        rule = f"{quoted(argument)} takes flags from elsewhere, perhaps those that follow from the members' local_disks"
+        raise Refusal(where, rule, "write them here, one by one")
     for known in LEADER_FLAGS:
         if flag in (known, "no" + known):
             rule = f"{quoted(argument)} sets {known}, which follows from the members' local_disks"
