@@ -402,12 +402,13 @@ def _sharing(backends: Sequence[Backend]) -> Iterator[str]:
     tiers = [(backend.name, *entry) for backend in backends for entry in backend.tiers()]
     for one, other in itertools.combinations(tiers, 2):
         how = relation(other[3].path, one[3].path)
-        if how and _share_a_host(one[2], other[2]):
+        if how and share_a_host(one[2], other[2]):
             rule = f"{quoted(other[3].path)} {how} the tier of {one[0]}: members[{one[1]}] on the same hosts"
             yield f"{other[0]}: members[{other[1]}].local_disks[0].path: {rule}; {_WHY_APART}"
 
 
-def _share_a_host(one: MemberGroup, other: MemberGroup) -> bool:
+def share_a_host(one: MemberGroup, other: MemberGroup) -> bool:
+    """Return whether two groups have members on one host."""
     if one.hosts is None or other.hosts is None:
         return one.hosts != () and other.hosts != ()
     return not set(one.hosts).isdisjoint(other.hosts)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ..drives.declared import Problems
 from ..errors import Refusal, quoted
-from .declared import Backend, MemberGroup
+from .declared import Backend, MemberGroup, share_a_host
 
 _KNOWN_BY_POSITION = "groups are known by their position"
 _STAYS_BEHIND = "what its members wrote would stay on their hosts with nothing addressing it"
@@ -26,12 +26,6 @@ def check_unchanged(recorded: Backend, declared: Backend) -> None:
     problems = [str(problem) for problem in _problems(recorded, declared)]
     if problems:
         raise Problems(problems)
-
-
-def dropped_positions(recorded: Backend, declared: Backend | None) -> list[int]:
-    """Return the positions of tiers that go with the last groups; with None, of all tiers."""
-    kept = 0 if declared is None else len(declared.members)
-    return [position for position, _group, _tier in recorded.tiers() if position >= kept]
 
 
 def _problems(recorded: Backend, declared: Backend) -> Iterator[Refusal]:
@@ -65,8 +59,8 @@ def _former_position(recorded: Sequence[MemberGroup], position: int, group: Memb
         return None
     same = [index for index, was in enumerate(recorded) if was.tier is not None and was.tier.path == group.tier.path]
     if position in same:
-        # The same path on other hosts: where two groups have one path, the hosts tell them apart.
-        same = [index for index in same if recorded[index].hosts == group.hosts]
+        # Where groups have one path, their hosts tell them apart, as far as they were not edited in the same change.
+        same = [index for index in same if share_a_host(recorded[index], group)]
     return same[0] if same and position not in same else None
 
 
