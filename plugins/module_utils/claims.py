@@ -21,9 +21,9 @@ from .differences import Differences
 from .drives import recorded as drive_records
 from .errors import Refusal, StowageError, printable
 from .mark_search import find_marks
-from .mounts import Mount, is_shared, of_path
+from .mounts import Located, Mount, is_shared, names_of, of_path
 from .owner import Registry, entry_of, is_seen, read_mark
-from .paths import relation, resolve
+from .paths import resolve
 from .places import Places
 from .syscalls import DIRECTORY, NO_DIRECTORY, filesystem_uuid, mount_id, open_beneath
 
@@ -134,8 +134,19 @@ def state_of(path: str, entry: Entry, mounts: Sequence[Mount]) -> str:
 def owner_of(path: str, mounts: Sequence[Mount]) -> str:
     """Return what the resolved *path*, or a directory above it, is marked as: also by another host; empty for nobody's.
 
-    Marks of other hosts, whose disk was moved here, are not in the registry.
+    Marks of other hosts, whose disk was moved here, are not in the registry. A bind mount has the directories above
+    what it shows elsewhere.
     """
+    return next(filter(None, (_owner_by_name(name, mounts) for name in names_of(path, mounts))), "")
+
+
+def owner_around(path: str, mounts: Sequence[Mount]) -> str:
+    """Return what a directory above the resolved *path* is marked as, in the same way."""
+    names = (os.path.dirname(name) for name in names_of(path, mounts) if name != "/")
+    return next(filter(None, (_owner_by_name(name, mounts) for name in names)), "")
+
+
+def _owner_by_name(path: str, mounts: Sequence[Mount]) -> str:
     while not is_shared(of_path(path, mounts).fstype):
         try:
             fd = os.open(path, DIRECTORY)
@@ -200,16 +211,24 @@ def of_drives(places: Places, host: str) -> dict[str, str]:
     }
 
 
+def located(path: str, mounts: Sequence[Mount]) -> Located:
+    """Return where a path is that may lead over symbolic links."""
+    # A shared filesystem blocks whoever looks at it while its servers are away.
+    return Located.of(path if is_shared(of_path(path, mounts).fstype) else resolve(path), mounts)
+
+
 def overlapping(
     path: str, taken: Mapping[str, str], mounts: Sequence[Mount], but: Iterable[str] = ()
 ) -> tuple[str, str, str] | None:
     """Return how the resolved *path* lies to the first of *taken* that it overlaps: a verb, what that is, and where.
 
+    An alias is an overlap: a symbolic link, and a bind mount of it, of a part of it or of what is around it.
+
     :param but: verbs of :func:`.paths.relation` that are no matter
     """
+    here = Located.of(path, mounts)
     for other, what in sorted(taken.items()):
-        # A shared filesystem blocks whoever looks at it while its servers are away.
-        lies = relation(path, other if is_shared(of_path(other, mounts).fstype) else resolve(other))
+        lies = here.lies_to(located(other, mounts))
         if lies and lies not in but:
             return lies, what, other
     return None

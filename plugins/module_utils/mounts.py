@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import StowageError
-from .paths import is_within
+from .paths import is_within, relation
 from .syscalls import filesystem_uuid, mount_id
 
 SHARED_TYPES = frozenset(
@@ -186,6 +186,43 @@ def of_path(path: str, mounts: Sequence[Mount]) -> Mount:
     if best is None:
         raise StowageError(f"{path}: no mount covers it; is this path absolute and /proc readable?")
     return best
+
+
+def place_in_filesystem(path: str, mount: Mount) -> str:
+    """Return where *path*, which lies on *mount*, is within the filesystem."""
+    relative = os.path.relpath(path, mount.point)
+    return mount.root if relative == "." else os.path.join(mount.root, relative)
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a resolved path is: by its name, and in its filesystem, of which a bind mount may show a part elsewhere."""
+
+    path: str
+    device: str
+    place: str
+
+    @classmethod
+    def of(cls, path: str, mounts: Sequence[Mount]) -> Located:
+        mount = of_path(path, mounts)
+        return cls(path, mount.device, place_in_filesystem(path, mount))
+
+    def lies_to(self, other: Located) -> str:
+        """Return how it lies to *other*, as a verb; empty when they lie apart by name and in their filesystem."""
+        lies = relation(self.path, other.path)
+        return lies or (relation(self.place, other.place) if self.device == other.device else "")
+
+
+def names_of(path: str, mounts: Sequence[Mount]) -> list[str]:
+    """Return every name of what is at *path*: itself, and where other mounts show it."""
+    here = Located.of(path, mounts)
+    names = [path]
+    for mount in mounts:
+        if mount.device == here.device and is_within(here.place, mount.root):
+            name = os.path.normpath(os.path.join(mount.point, os.path.relpath(here.place, mount.root)))
+            if of_path(name, mounts) is mount and name not in names:  # else something lies over it there
+                names.append(name)
+    return names
 
 
 def of_fd(fd: int, mounts: Sequence[Mount]) -> Mount:

@@ -208,6 +208,17 @@ def test_all_is_judged_before_any_is_deleted(host: Host, disk: Path) -> None:
     assert (disk / "kv/0.bucket").exists()
 
 
+def test_what_a_bind_mount_shows_is_never_emptied(host: Host, disk: Path) -> None:
+    """It was no bind mount when it was declared to be emptied."""
+    host.declare(backend("chat", disk / "kv", clean=True))
+    filled(disk / "kv")
+    for source in (disk / "kv", disk / "kv/dir"):
+        subprocess.run(["mount", "--bind", source, disk / "kv"], check=True)
+        assert "TierNotCleaned" in refused(host)
+        subprocess.run(["umount", disk / "kv"], check=True)
+    assert (disk / "kv/0.bucket").exists() and (disk / "kv/dir/.deep/er/file").exists()
+
+
 # -- Ends early
 
 

@@ -220,6 +220,57 @@ def test_a_mount_inside_is_refused(host: Host, disk: Path, small_disk: Callable[
         host.declare(backend("chat", path))
 
 
+def bound(source: Path, place: Path) -> Path:
+    place.mkdir()
+    subprocess.run(["mount", "--bind", source, place], check=True)
+    return place
+
+
+def test_a_bind_mount_of_what_is_taken_is_taken(host: Host, disk: Path) -> None:
+    """By the layout, a drive, a data location, another tier: of it, of a part of it, and of what is around it."""
+    records.write(host.places.layout_json, {"locations": {"runs": {"path": str(disk / "runs")}}})
+    owned(disk / "runs")
+    (disk / "runs/live").write_text("x")
+    owned(disk / "runs/part")
+    for number, source in enumerate((disk / "runs", disk / "runs/part", disk)):
+        alias = bound(source, disk.parent / f"alias{number}-{disk.name}")
+        try:
+            with pytest.raises(Refusal, match=f"the storage layout's runs {disk}/runs; choose a directory apart"):
+                _do(host, backend("chat", alias, clean=True, owner=str(alias.stat().st_uid)))
+        finally:
+            subprocess.run(["umount", alias], check=True)
+            alias.rmdir()
+    (disk / "kv").mkdir()
+    host.declare(backend("code", disk / "kv/inner"))
+    alias = bound(disk / "kv", disk / "z")
+    with pytest.raises(Refusal, match="it is the tier code/0"):
+        _do(host, backend("chat", alias / "inner"), backend("code", disk / "kv/inner"))
+    subprocess.run(["umount", alias], check=True)
+    assert (disk / "runs/live").exists() and mark_of(disk / "runs") is None
+
+
+def test_a_bind_mount_out_of_what_another_host_has_marked_is_seen(host: Host, disk: Path) -> None:
+    (disk / "theirs/deep").mkdir(parents=True)
+    fd = os.open(disk / "theirs", os.O_RDONLY)
+    owner.claim(fd, "data-location", "", "1", "gpu-09")
+    os.close(fd)
+    alias = bound(disk / "theirs/deep", disk / "z")
+    for path in (alias, alias / "kv"):
+        with pytest.raises(Refusal, match="it is inside the data location .*/theirs of host gpu-09"):
+            _do(host, backend("chat", path, owner="0"))
+    with pytest.raises(Refusal, match="it is inside the data location .*/theirs of host gpu-09"):
+        choose(host.places, Choice(str(alias / "data"), 0, "gpu-01"), Differences())
+    subprocess.run(["umount", alias], check=True)
+
+
+def test_a_tier_at_a_bind_mount_cannot_be_one_that_is_emptied(host: Host, disk: Path) -> None:
+    alias = bound(owned(disk / "kv"), disk / "z")
+    with pytest.raises(Refusal, match="is a bind mount, .* name the directory itself, or leave clean_after_delete out"):
+        _do(host, backend("chat", alias, clean=True))
+    host.declare(backend("chat", alias))
+    subprocess.run(["umount", alias], check=True)
+
+
 # -- Disks that are away
 
 

@@ -125,3 +125,33 @@ def test_shared(fstype: str, shared: bool) -> None:
 def test_one_filesystem_or_another(one: FilesystemId, other: FilesystemId, same: bool) -> None:
     assert one.matches(other) is same and other.matches(one) is same
     assert FilesystemId.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    ("path", "other", "lies"),
+    [
+        ("/mnt/z", "/mnt/nvme0/runs", "is"),
+        ("/mnt/z/kv", "/mnt/nvme0/runs", "is inside"),
+        ("/mnt/nvme0", "/mnt/z", "contains"),
+        ("/mnt/nvme0/runs/a", "/mnt/z", "is inside"),
+        ("/mnt/z", "/mnt/y", "is inside"),
+        ("/mnt/z", "/mnt/nvme0/runs2", ""),
+        ("/mnt/z", "/runs", ""),  # of another filesystem
+        ("/mnt/nvme0/a", "/mnt/nvme0/a/b", "contains"),
+    ],
+)
+def test_a_bind_mount_is_another_name(path: str, other: str, lies: str) -> None:
+    table = mounts.parse(MOUNTINFO.split(b"33 30")[0] + b"""40 21 259:1 /runs /mnt/z rw - xfs /dev/nvme0n1 rw
+41 21 259:1 / /mnt/y rw - xfs /dev/nvme0n1 rw
+""")
+    assert mounts.Located.of(path, table).lies_to(mounts.Located.of(other, table)) == lies
+
+
+def test_every_name_of_a_directory() -> None:
+    table = mounts.parse(MOUNTINFO + b"""40 21 259:1 /runs /mnt/z rw - xfs /dev/nvme0n1 rw
+41 21 259:1 / /mnt/y rw - xfs /dev/nvme0n1 rw
+""")
+    # Something else was mounted over the first one.
+    assert mounts.names_of("/mnt/z/kv", table) == ["/mnt/z/kv", "/mnt/y/runs/kv"]
+    assert mounts.names_of("/mnt/y/other", table) == ["/mnt/y/other"]
+    assert mounts.names_of("/srv", table) == ["/srv"]

@@ -15,7 +15,7 @@ from stowage_core import mounts
 from stowage_core.use import exports as use_exports
 from stowage_core.use import mounts as use_mounts
 from stowage_core.use.look import Subject, _exports, _named
-from stowage_core.use.mounts import Overlay, View, layer_paths, place_in_filesystem
+from stowage_core.use.mounts import Overlay, View, layer_paths
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_layers_that_name_a_copy(layer: str, named: bool) -> None:
 
 def test_place_in_filesystem() -> None:
     table = mounts.parse(LINES)
-    assert place_in_filesystem("/mnt/nvme0", table[1]) == "/"
-    assert place_in_filesystem("/mnt/nvme0/x", table[1]) == "/x"
-    assert place_in_filesystem("/run/stowage/pins/r/1/y", table[2]) == "/stowage/drives/ml.a/data/y"
+    assert mounts.place_in_filesystem("/mnt/nvme0", table[1]) == "/"
+    assert mounts.place_in_filesystem("/mnt/nvme0/x", table[1]) == "/x"
+    assert mounts.place_in_filesystem("/run/stowage/pins/r/1/y", table[2]) == "/stowage/drives/ml.a/data/y"
 
 
 def test_names_with_other_line_ends_do_not_end_a_line() -> None:

@@ -155,7 +155,7 @@ class _Choosing:
             others.pop(path, None)
         taken = {**claims.of_layout(self.places), **claims.of_drives(self.places, self.host), **others}
         claims.check_apart(f"path {self.path}", self.path, taken, self.mounts, "choose a folder apart from it")
-        around = claims.owner_of(os.path.dirname(self.path), self.mounts)
+        around = claims.owner_around(self.path, self.mounts)
         if around:
             raise Refusal(f"path {self.path}", f"it is inside {around}", "choose a folder apart from it")
 

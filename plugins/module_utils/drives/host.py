@@ -15,9 +15,8 @@ from ..data_location import locations as data_locations
 from ..data_location.former import counted
 from ..differences import Differences
 from ..errors import Refusal, StowageError, printable
-from ..mounts import Mount, is_shared, of_path
+from ..mounts import Mount
 from ..owner import Registry
-from ..paths import relation, resolve
 from ..places import Places
 from . import deletion as drive_deletion
 from . import grants
@@ -202,20 +201,19 @@ def _note(workspace: str, drives: Iterable[Drive], before: Iterable[Drive], diff
 
 def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], mounts: Sequence[Mount]) -> None:
     """Refuse a source on *host* that overlaps one of *paths*: workers would reach other drives' copies through it."""
-    real = {resolve(path): (path, what) for path, what in paths.items()}
+    there = [(claims.located(path, mounts), path, what) for path, what in sorted(paths.items())]
     for drive in drives:
         for index, path in drive.sources_on(host):
-            # A shared filesystem holds none of these, and blocks whoever looks at it while its servers are away.
-            source = path if is_shared(of_path(path, mounts).fstype) else resolve(path)
-            for other, (shown, what) in sorted(real.items()):
-                lies = relation(source, other)
+            source = claims.located(path, mounts)
+            for other, shown, what in there:
+                lies = source.lies_to(other)
                 if lies:
                     raise Refusal(
                         f"drive {drive.workspace}/{drive.name}",
                         f"spec.sources[{index}].path {path} {lies} {what} {shown}",
                         "choose a directory apart from it",
                     )
-            owner = claims.owner_of(source, mounts)
+            owner = claims.owner_of(source.path, mounts)
             if owner:
                 raise Refusal(
                     f"drive {drive.workspace}/{drive.name}",

@@ -33,6 +33,8 @@ from .survey import marked_below
 
 KIND = "tier"
 
+_SUBVOLUME_INODE = 256
+
 _SYSTEM = (
     "/bin",
     "/boot",
@@ -157,9 +159,25 @@ def check_apart(wanted: Wanted, taken: Mapping[str, str], claimed: Claims, mount
     if (own.get("kind"), own.get("name")) == (KIND, wanted.name):
         others.pop(wanted.path, None)
     claims.check_apart(wanted.title, wanted.path, others, mounts, "choose a directory apart from it")
-    around = claims.owner_of(os.path.dirname(wanted.path), mounts)
+    around = claims.owner_around(wanted.path, mounts)
     if around:
         raise Refusal(wanted.title, f"it is inside {around}", "choose a directory apart from it")
+
+
+def is_whole(fd: int, mount: Mount) -> bool:
+    """Return whether the directory open at *fd*, where *mount* is mounted, is all of a filesystem or btrfs subvolume.
+
+    Any other has a name elsewhere as well.
+    """
+    return mount.root == "/" or (mount.fstype == "btrfs" and os.fstat(fd).st_ino == _SUBVOLUME_INODE)
+
+
+def check_can_be_emptied(wanted: Wanted, fd: int | None, mounts: Sequence[Mount]) -> None:
+    """Refuse a bind mount: its directory is in use as long as that is there, and may be known elsewhere as another's."""
+    mount = of_path(wanted.path, mounts)
+    if fd is not None and mount.point == wanted.path and not is_whole(fd, mount):
+        rule = f"is a bind mount, of {printable(mount.root)} in {printable(mount.source)}, and is to be emptied one day"
+        raise Refusal(wanted.title, rule, "name the directory itself, or leave clean_after_delete out")
 
 
 def check_seen(wanted: Wanted, claimed: Claims) -> None:

@@ -19,15 +19,14 @@ from .. import claims
 from .. import mounts as mount_table
 from ..errors import StowageError, one_line, printable
 from ..eviction import write_leases
-from ..mounts import Mount
+from ..mounts import Mount, place_in_filesystem
 from ..owner import Registry
 from ..places import Places
 from ..syscalls import open_beneath
 from ..trees.emptying import empty
 from ..use.look import InUse, Subject, in_use
-from ..use.mounts import place_in_filesystem
 from . import processes
-from .claim import open_directory, why_lost
+from .claim import is_whole, open_directory, why_lost
 from .survey import marked_below
 
 DEADLINE_S = 300.0
@@ -205,7 +204,7 @@ class Cleanup:
     def _subject(self, fd: int) -> Subject:
         path = self._claim.path
         mount = mount_table.of_fd(fd, self._mounts)
-        whole = (path,) if mount.point == path else ()
+        whole = (path,) if mount.point == path and is_whole(fd, mount) else ()
         place = place_in_filesystem(path, mount)
         return Subject(os.path.basename(path), fd, mount.device, place, (), (path,), whole)
 

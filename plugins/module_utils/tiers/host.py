@@ -166,6 +166,8 @@ class _Declaring:
         limits = Limits.of(group, tier)
         check_access_times(f"{wanted.title}: eviction", limits, of_path(tier.path, self.mounts))
         found = claim.find(wanted, hosts, self.differences.check_mode, self.warnings, self.stack)
+        if tier.clean_after_delete:
+            claim.check_can_be_emptied(wanted, found.fd, self.mounts)
         claim.check_known(wanted, known, found.mark, self.claimed)
         wanted = self._as_it_is(wanted, group, found)
         identity = found.mark.identity if found.mark is not None else str(uuid.uuid4())

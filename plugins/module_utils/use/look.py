@@ -21,13 +21,13 @@ from typing import Protocol
 
 from .. import mounts as mount_table
 from ..errors import StowageError, printable
-from ..mounts import Mount
+from ..mounts import Mount, place_in_filesystem
 from ..paths import is_within, overlap
 from ..syscalls import open_beneath
 from ..trees.walk import Problem, Walk
 from .child import NoAnswerError, answer_of, nothing, progress
 from .exports import exported
-from .mounts import Namespaces, Overlay, place_in_filesystem, uses
+from .mounts import Namespaces, Overlay, uses
 from .processes import Findings, Tasks
 
 DEADLINE_S = 60.0

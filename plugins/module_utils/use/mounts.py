@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from .. import mounts as mount_table
 from ..errors import StowageError, printable
-from ..mounts import Mount, table_lines, unescaped
+from ..mounts import Mount, place_in_filesystem, table_lines, unescaped
 from ..paths import is_within
 from ..syscalls import enter_mount_namespace
 from .child import progress
@@ -79,10 +79,30 @@ class Overlay:
         return reached and not self.missing and not self.strange and ("/",) not in self.absolute
 
 
-def place_in_filesystem(path: str, mount: Mount) -> str:
-    """Return where *path*, which lies on *mount*, is within the filesystem."""
-    relative = os.path.relpath(path, mount.point)
-    return mount.root if relative == "." else os.path.join(mount.root, relative)
+def mounted_of(device: str) -> set[str]:
+    """Return what of a filesystem is mounted, as places within it, in each mount namespace that a process is in.
+
+    This is quick, and no proof: a namespace that is only held, by a descriptor or a mount, is not looked at.
+    """
+    found, seen = set(), set()
+    number = device.encode("ascii")
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            view = os.readlink(f"/proc/{pid}/ns/mnt"), os.readlink(f"/proc/{pid}/root")
+            if view in seen:
+                continue
+            with open(f"/proc/{pid}/mountinfo", "rb") as stream:
+                text = stream.read()
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            continue
+        seen.add(view)
+        for line in table_lines(text):
+            fields = line.split(b" ", 4)
+            if fields[2] == number:
+                found.add(unescaped(fields[3]))
+    return found
 
 
 def layer_paths(super_options: bytes, keys: Sequence[str] = _LAYER_OPTIONS) -> list[tuple[str, ...]]:
