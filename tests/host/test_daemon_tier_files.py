@@ -43,7 +43,7 @@ def grow_old() -> None:
 
 
 def names(tier: Path) -> list[str]:
-    return sorted(path.name for path in tier.iterdir())
+    return sorted(path.name for path in tier.iterdir() if path.is_file())
 
 
 def shown(daemon: Daemon) -> dict[str, Any]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import signal
@@ -18,10 +19,12 @@ from typing import Any
 
 import pytest
 
+from stowage_core.errors import StowageError
+from stowage_core.eviction import write_leases
 from stowage_core.tiers import files_eviction, files_round
 from stowage_core.tiers.declared import Watermark
 from stowage_core.tiers.files_eviction import LINKED, YOUNG, Excess, Limits
-from stowage_core.tiers.files_round import CHANGED, OPEN, Removed
+from stowage_core.tiers.files_round import APART, CHANGED, MOUNTED, MOVED, OPEN, Removed
 
 SIZE = 8192
 
@@ -62,7 +65,7 @@ def evict(
         assert problems.complete
         after_look()
         removed = Removed()
-        return removed, files_round.remove(fd, plan, removed, nothing)
+        return removed, files_round.remove(fd, str(tier), plan, removed, nothing)
     finally:
         os.close(fd)
 
@@ -89,7 +92,7 @@ def test_bytes_are_those_on_the_disk(disk: Path) -> None:
     plan, _problems = files_round.look(fd, Limits(5 * SIZE, 0, Watermark(70, 50)), nothing)
     assert plan.allocated == 4 * SIZE
     removed = Removed()
-    excess = files_round.remove(fd, plan, removed, nothing)
+    excess = files_round.remove(fd, str(disk), plan, removed, nothing)
     os.close(fd)
     assert (removed.allocated, bool(excess)) == (2 * SIZE, False)
     assert left(disk) == ["c", "d", "hole"]
@@ -103,7 +106,7 @@ def test_names_are_bytes(disk: Path) -> None:
     time.sleep(0.01)
     removed, excess = evict(disk, 1)
     assert (removed.files, bool(excess)) == (6, False)
-    assert os.listdir(disk) == []
+    assert os.listdir(disk) == [".stowage-evicting"]
 
 
 @contextlib.contextmanager
@@ -250,14 +253,185 @@ def test_a_name_that_was_taken_meanwhile_is_not_overwritten(disk: Path, monkeypa
 
 def test_a_full_disk_has_room_for_eviction(small_disk: Callable[..., Any], fstype: str) -> None:
     point = small_disk(fstype).path
-    with contextlib.suppress(OSError):
-        for number in range(10**6):
-            (point / f"{number:06}").write_bytes(bytes(SIZE))
-    time.sleep(0.01)
+    make_aside(point)
+    fill_up(point, SIZE)
     before = len(left(point))
     removed, excess = evict(point, before)
     assert not excess
     assert removed.files == before - before // 2
+
+
+def fill_up(point: Path, *sizes: int) -> None:
+    for size in sizes:
+        with contextlib.suppress(OSError):
+            for number in range(10**6):
+                (point / f"{size:04}-{number:06}").write_bytes(bytes(size))
+    time.sleep(0.01)
+
+
+def make_aside(tier: Path) -> None:
+    fd = os.open(tier, os.O_RDONLY | os.O_DIRECTORY)
+    files_round.make_aside(fd)
+    os.close(fd)
+
+
+def test_a_disk_that_was_full_before_has_no_way_for_files_to_go(small_disk: Callable[..., Any]) -> None:
+    point = small_disk("xfs").path
+    fill_up(point, 1 << 20, SIZE, 1, 0)
+    before = left(point)
+    with pytest.raises(StowageError, match=r"stowage-evicting: there is no room for .* remove any file of the tier"):
+        evict(point, 1)
+    assert left(point) == before
+
+
+def test_what_cannot_be_moved_aside_stays(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without moving it, nobody can tell that it is still the file that was looked at."""
+    make(disk, "a", "b")
+
+    def rename(source: Any, target: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files_round.os, "rename", rename)
+    removed, _excess = evict(disk, 1)
+    assert (removed.files, removed.kept) == (0, {"No space left on device": 2})
+    assert left(disk) == ["a", "b"]
+
+
+def test_what_is_written_right_before_the_lease_stays(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = make(disk, "a", "b")
+    real = write_leases._lease
+
+    def lease(fd: int) -> None:
+        if os.path.samestat(os.fstat(fd), os.stat(paths[0])):
+            paths[0].write_bytes(b"new")
+        real(fd)
+
+    monkeypatch.setattr(write_leases, "_lease", lease)
+    removed, _excess = evict(disk, 1)
+    assert (removed.files, removed.kept[CHANGED]) == (1, 1)
+    assert paths[0].read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("what", ["sub", ".", ".."])
+@pytest.mark.parametrize("later", [False, True])
+def test_what_is_moved_out_with_its_directory_stays(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, what: str, later: bool
+) -> None:
+    """Be it the directory that is moved, the tier, or what that is in; and however far its removal is by then."""
+    tier, elsewhere = disk / "on/tier", disk / "elsewhere"
+    names = [f"{number:02}" for number in range(20)]
+    make(tier, *(f"sub/{name}" for name in names))
+    source = Path(os.path.normpath(tier / what))
+    real = os.rename
+
+    def rename(name: Any, target: Any, **options: Any) -> None:
+        if later:
+            real(name, target, **options)
+        if name == b"03":
+            real(source, elsewhere)
+            tier.mkdir(parents=True, exist_ok=True)
+            if what != "sub":
+                make(tier, *(f"sub/{each}" for each in names))  # of the same names, and as old
+        if not later:
+            real(name, target, **options)
+
+    monkeypatch.setattr(files_round.os, "rename", rename)
+    removed, excess = evict(tier, 1)
+    assert removed.files == 3
+    assert removed.kept[MOVED] >= 1
+    assert excess
+    assert [name for name in left(elsewhere) if not name.startswith(".")] == [
+        os.path.relpath(tier / "sub" / name, source) for name in names[3:]
+    ]
+    assert left(tier) == ([] if what == "sub" else [f"sub/{name}" for name in names])
+
+
+def test_a_directory_in_the_place_of_another_is_left_alone(disk: Path) -> None:
+    make(disk / "tier", "sub/a", "sub/b")
+    make(disk / "other", "a", "b")
+
+    def swap() -> None:
+        os.rename(disk / "tier/sub", disk / "sub")
+        os.rename(disk / "other", disk / "tier/sub")
+
+    removed, _excess = evict(disk / "tier", 1, after_look=swap)
+    assert removed.files == 2, "what is at its path in the tier, and not newer, is the tier's"
+    assert left(disk / "sub") == ["a", "b"]
+
+
+def test_names_of_one_file_go_back_together(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = disk / "tier"
+    make(tier, "one/a", "two/b", "c")
+    os.link(tier / "one/a", tier / "two/a")
+    time.sleep(0.01)
+    real = os.rename
+
+    def rename(name: Any, target: Any, **options: Any) -> None:
+        real(name, target, **options)
+        if name == b"a" and (tier / "two").exists():
+            real(tier / "two", disk / "two")
+
+    monkeypatch.setattr(files_round.os, "rename", rename)
+    evict(tier, 1)
+    assert left(tier) == ["one/a"]
+    assert left(disk / "two") == ["a", "b"]
+
+
+def test_what_a_killed_round_has_left_aside_comes_out_again(disk: Path) -> None:
+    make(disk, "a")
+    make_aside(disk)
+    aside = disk / ".stowage-evicting"
+    assert (aside.stat().st_uid, aside.stat().st_mode & 0o7777) == (0, 0o700)
+    os.rename(disk / "a", aside / "0123")
+    make_aside(disk)
+    (name,) = left(disk)
+    assert name.startswith(".stowage-")
+    assert (disk / name).read_bytes() == bytes(SIZE)
+    fd = os.open(disk, os.O_RDONLY)
+    files_round.forget_aside(fd)
+    os.close(fd)
+    assert os.listdir(disk) == [name]
+
+
+def test_a_directory_that_others_can_enter_is_not_taken_for_that(disk: Path) -> None:
+    make(disk, "a")
+    aside = disk / ".stowage-evicting"
+    for mode, owner in ((0o750, 0), (0o700, 1000)):
+        aside.mkdir(mode)
+        os.chown(aside, owner, 0)
+        with pytest.raises(StowageError, match="is not Stowage's own directory: others than root can enter it"):
+            evict(disk, 1)
+        aside.rmdir()
+    aside.symlink_to(disk)
+    with pytest.raises(StowageError, match="is not Stowage's own directory"):
+        evict(disk, 1)
+    assert (disk / "a").exists()
+
+
+def test_a_file_that_is_mounted_elsewhere_stays(disk: Path) -> None:
+    tier = disk / "tier"
+    make(tier, "sub/a", "b", "sub/c")
+    (disk / "seen").touch()
+    subprocess.run(["mount", "--bind", str(tier / "sub/a"), str(disk / "seen")], check=True)
+    apart = [*("unshare", "--mount", "sh", "-c"), f"mount --bind {tier}/b {disk}/seen; echo; read x"]
+    process = subprocess.Popen(apart, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        removed, _excess = evict(tier, 1)
+    finally:
+        process.communicate(b"\n")
+    assert (removed.files, removed.kept[MOUNTED]) == (1, 2)
+    assert left(tier) == ["b", "sub/a"]
+
+
+def test_what_is_in_a_subvolume_of_its_own_stays(small_disk: Callable[..., Any]) -> None:
+    point = small_disk("btrfs").path
+    subprocess.run(["btrfs", "subvolume", "create", str(point / "sub")], check=True, stdout=subprocess.DEVNULL)
+    make(point, "sub/a", "b")
+    removed, _excess = evict(point, 1)
+    assert (removed.files, removed.kept[APART]) == (1, 1)
+    assert left(point) == ["sub/a"]
 
 
 def test_hard_links_go_together_or_not_at_all(disk: Path) -> None:
@@ -293,7 +467,7 @@ def test_no_link_is_followed_and_no_mount_entered(disk: Path) -> None:
     removed, _excess = evict(tier, 1)
     assert removed.files == 1
     assert left(outside) == ["file", "kept", "sub/kept"]
-    assert sorted(os.listdir(tier)) == ["fifo", "file", "link", "mounted", "over"]
+    assert sorted(os.listdir(tier)) == [".stowage-evicting", "fifo", "file", "link", "mounted", "over"]
 
 
 def test_a_directory_that_becomes_a_link_is_not_followed(disk: Path) -> None:

@@ -16,6 +16,7 @@ import os
 import stat
 from collections.abc import Callable
 
+from ..errors import StowageError
 from ..syscalls import open_beneath
 from ..trees.walk import Problem, Walk
 from ..use.child import NoAnswerError, answer_of, nothing, progress
@@ -54,21 +55,53 @@ def _first_refusal(root_fd: int) -> str:
 
 
 def _refusal(dir_fd: int, name: bytes) -> str:
-    # O_NONBLOCK: another holder's lease must not make this wait, nor a FIFO that has taken the file's place.
     try:
+        os.close(leased(dir_fd, name))
+    except StowageError as error:
+        return str(error)
+    except OSError as error:
+        return f"cannot be opened: {error.strerror}"
+    return ""
+
+
+class OpenElsewhereError(StowageError):
+    """Somebody has the file open: there is no write lease on it."""
+
+
+def leased(dir_fd: int, name: bytes) -> int:
+    """Open a regular file under a write lease, which ends when the descriptor is closed.
+
+    :raises OpenElsewhereError: when somebody has it open
+    :raises StowageError: when there are no leases here
+    :raises OSError: when it cannot be opened; `FileNotFoundError` also when it is no regular file
+    """
+    try:
+        # O_NONBLOCK: another holder's lease must not make this wait, nor a FIFO that has taken the file's place.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=dir_fd)
     except OSError as error:
         if error.errno in _REFUSED:
-            return "is open in some process: another lease is held on it"
-        return f"cannot be opened: {error.strerror}"
+            raise OpenElsewhereError("is open in some process: another lease is held on it") from error
+        raise
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return "was replaced while it was looked at"
+            raise FileNotFoundError(errno.ENOENT, "it was replaced while it was looked at")
+        _lease(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _lease(fd: int) -> None:
+    try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError as error:
         if error.errno in _REFUSED:
-            return "is open somewhere: the kernel refuses a write lease on it"
-        return f"has no write lease: {error.strerror}; the kernel or its filesystem must grant leases"
-    finally:
-        os.close(fd)
-    return ""
+            raise OpenElsewhereError("is open somewhere: the kernel refuses a write lease on it") from error
+        what = f"has no write lease: {error.strerror}; the kernel or its filesystem must grant leases"
+        raise StowageError(what) from error
+
+
+def is_kept(fd: int) -> bool:
+    """Return whether nobody has begun to open a leased file since."""
+    return fcntl.fcntl(fd, fcntl.F_GETLEASE) == fcntl.F_WRLCK

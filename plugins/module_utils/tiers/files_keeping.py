@@ -203,6 +203,8 @@ class _Keeper:
     def _evict(self, removes: bool, growth: Growth | None) -> Round:
         began = time.monotonic()
         space = Space.of(self._fd)
+        if removes:
+            files_round.make_aside(self._fd)
         plan, problems = files_round.look(self._fd, self._terms.limits, self._check)
         found, seconds = (plan.allocated, plan.files), time.monotonic() - began
         self._report(
@@ -218,7 +220,7 @@ class _Keeper:
             sizes = [victim.allocated for victim in plan.victims()]
             self._report(step="planned", allocated=sum(sizes), files=len(sizes))
             return Round(began, found, found)
-        excess = files_round.remove(self._fd, plan, self._removed, self._check)
+        excess = files_round.remove(self._fd, self._terms.path, plan, self._removed, self._check)
         self._tell_removed()
         kept = self._removed.kept
         left = plan.allocated - self._removed.allocated, plan.files - self._removed.files

@@ -3,15 +3,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Looking at a tier of whole files, and removing the files of a plan: by descriptors, never across a mount.
 
-A file goes only while the kernel grants a write lease on it, which it does on nothing that anybody has open. What is
-unlinked is that very inode: the name is moved aside first, and moved back when something else was under it by then.
+A file goes only while the kernel grants a write lease on it, which it does on nothing that anybody has open. It is
+moved into a directory that only root can enter first. Only when it is that very inode there, and the directory that it
+was in is where it was looked at, is it unlinked; else it goes back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -21,23 +21,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from .. import mounts as mount_table
 from ..errors import StowageError, printable
-from ..syscalls import NO_DIRECTORY, open_beneath, rename_noreplace
+from ..eviction import write_leases
+from ..eviction.write_leases import OpenElsewhereError
+from ..mounts import Mount, place_in_filesystem
+from ..syscalls import DIRECTORY, NO_DIRECTORY, mount_id, open_beneath, rename_noreplace
 from ..trees.tally import FirstProblems
 from ..trees.walk import Problem, Walk
+from ..use.mounts import mounted_of
 from .files_eviction import Excess, Limits, Plan, Victim
 from .survey import is_marked
 
-OPEN, CHANGED = "open", "changed or read meanwhile"
+OPEN, CHANGED, MOVED = "open", "changed or read meanwhile", "in a directory that was moved meanwhile"
+MOUNTED, APART = "mounted elsewhere", "in a subvolume or a project of the quota of its own"
 """Why a candidate stays; else it is what the kernel says."""
+
+ASIDE = b".stowage-evicting"
+"""The directory in the tier that only root can enter."""
 
 _CHUNK = 2048
 _BATCH = 4096
 _DEEPEST = 100
 _LONGEST = 3000  # characters of a directory's path: what is opened at once may have 4095 bytes
 _HELD = 128
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_REFUSED = (errno.EAGAIN, errno.EBUSY, errno.ETXTBSY)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _PREFIX = b".stowage-"
 
@@ -80,17 +87,63 @@ class Removed:
     kept: Counter[str] = field(default_factory=Counter)
 
 
-def remove(root_fd: int, plan: Plan, removed: Removed, check: Check) -> Excess:
+def make_aside(root_fd: int) -> None:
+    """Make the directory through which files go, while the disk has room for it.
+
+    What a round that was killed has left in it comes out again, into the tier itself and under names of ours.
+    """
+    aside_fd = _open_aside(root_fd)
+    try:
+        for name in os.listdir(aside_fd):
+            rename_noreplace(aside_fd, os.fsencode(name), root_fd, _PREFIX + _random())
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+    finally:
+        os.close(aside_fd)
+
+
+def forget_aside(root_fd: int) -> None:
+    """Take that directory away from a tier that is given up; what a killed round has left in it keeps it there."""
+    with contextlib.suppress(OSError):
+        os.rmdir(ASIDE, dir_fd=root_fd)
+
+
+def _open_aside(root_fd: int) -> int:
+    name = printable(ASIDE)
+    try:
+        os.mkdir(ASIDE, 0o700, dir_fd=root_fd)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        rule = "there is no room for the directory through which files go"
+        raise StowageError(f"{name}: {rule} ({error.strerror}); remove any file of the tier") from error
+    try:
+        fd = open_beneath(root_fd, ASIDE)
+    except OSError as error:
+        raise StowageError(f"{name}: is not Stowage's own directory: {error.strerror}; remove it") from error
+    status = os.fstat(fd)
+    if status.st_uid or stat.S_IMODE(status.st_mode) & 0o077:
+        os.close(fd)
+        raise StowageError(f"{name}: is not Stowage's own directory: others than root can enter it; remove it")
+    return fd
+
+
+def remove(root_fd: int, path: str, plan: Plan, removed: Removed, check: Check) -> Excess:
     """Remove files until the plan's excess is gone, or no candidate is left; return what is left of it.
 
     The caller ignores SIGIO, which tells that somebody wants a file on which a lease is held.
+
+    :param path: where the tier open at *root_fd* has to be, for anything to go
     """
     excess = plan.excess()
     if not excess:
         return excess
     candidates = plan.oldest()
     with contextlib.ExitStack() as stack:
-        remover = _Remover(root_fd, plan, removed, stack)
+        remover = _Remover(root_fd, path, plan, removed, stack)
         while excess:
             batch = _batch(candidates, excess)
             if not batch:
@@ -121,103 +174,167 @@ def _batch(candidates: Iterator[Victim], excess: Excess) -> list[Victim]:
     return batch
 
 
+@dataclass
+class _Directory:
+    """A directory below the tier, as it was when it was opened."""
+
+    fd: int
+    device: int
+    inode: int
+
+
 class _Remover:
-    def __init__(self, root_fd: int, plan: Plan, removed: Removed, stack: contextlib.ExitStack) -> None:
+    def __init__(self, root_fd: int, path: str, plan: Plan, removed: Removed, stack: contextlib.ExitStack) -> None:
         self._root_fd = root_fd
         self._plan = plan
         self._kept = removed.kept
-        self._directories: OrderedDict[str, int] = OrderedDict()
-        self._aside = _aside()
+        self._directories: OrderedDict[str, _Directory] = OrderedDict()
         stack.callback(self._close)
+        mount = mount_table.of_fd(root_fd, mount_table.read())
+        # From here, so that a tier that is moved as a whole, or with what it is in, is found out as well.
+        self._top_fd = os.open(mount.point, DIRECTORY)
+        stack.callback(os.close, self._top_fd)
+        if mount_id(self._top_fd) != mount.id:
+            raise StowageError(f"{printable(path)}: something else was mounted at {printable(mount.point)} meanwhile")
+        self._path = os.path.relpath(path, mount.point)
+        self._mounted = _mounted_below(path, mount)
+        self._aside_fd = _open_aside(root_fd)
+        stack.callback(os.close, self._aside_fd)
+        self._aside = _random()
 
     def remove(self, victim: Victim) -> int | None:
         """Remove a file and return what that has freed; None when it stays."""
         try:
             why = self._try(victim)
+        except OpenElsewhereError:
+            why = OPEN
+        except StowageError as error:
+            raise StowageError(f"{printable(victim.name)}: {error}") from error
         except OSError as error:
-            why = CHANGED if error.errno in NO_DIRECTORY else OPEN if error.errno in _REFUSED else str(error.strerror)
+            why = (
+                CHANGED if error.errno in NO_DIRECTORY else OPEN if error.errno == errno.EBUSY else str(error.strerror)
+            )
         if why:
             self._kept[why] += 1
+            if why == MOVED:
+                self._close()  # what else is to go from there is not found any more
             return None
         return victim.allocated
 
     def _try(self, victim: Victim) -> str:
-        """Remove a file under a write lease; return why it stays."""
-        names = [(self._open(directory), os.fsencode(name)) for name, directory in _names(victim)]
-        fd = os.open(names[0][1], _FILE, dir_fd=names[0][0])
+        """Remove a file under a write lease; return why it stays.
+
+        One who has begun to open it is made to wait by the lease. Who is between finding the name and that gets the
+        whole file, which has no name then: the kernel offers nothing against this, and it is a matter of microseconds.
+        """
+        names = _names(victim)
+        if self._mounted and not self._mounted.isdisjoint(os.path.join(*reversed(name)) for name in names):
+            return MOUNTED
+        places = [(self._open(directory).fd, os.fsencode(name)) for name, directory in names]
+        fd = write_leases.leased(*places[0])
+        moved = 0
         try:
+            # Looked at under the lease: who was faster than that has left a trace by now, and nobody is from now on.
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink != len(names) or self._is_newer(victim, status):
+            if status.st_nlink != len(names) or self._is_newer(victim, status):
                 return CHANGED
-            try:
-                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-            except OSError as error:
-                if error.errno in _REFUSED:
-                    return OPEN
-                what = f"has no write lease: {error.strerror}; the kernel or its filesystem must grant leases"
-                raise StowageError(f"{printable(victim.name)}: {what}") from error
-            whys = [self._unlink(fd, status, *name) for name in names]
-            return next(filter(None, whys), "")
+            for place in places:
+                self._move_aside(place, moved)
+                moved += 1
+            why = self._why_not(fd, status, names)
+            if not why:
+                while moved:
+                    os.unlink(self._name(moved - 1), dir_fd=self._aside_fd)
+                    moved -= 1
+            return why
         finally:
+            while moved:
+                moved -= 1
+                self._put_back(self._name(moved), *places[moved])
             os.close(fd)
 
     def _is_newer(self, victim: Victim, status: os.stat_result) -> bool:
         plan = self._plan
         return plan.time_of(status) > victim.time_ns or plan.is_young(status, time.time_ns())
 
-    def _unlink(self, fd: int, status: os.stat_result, dir_fd: int, name: bytes) -> str:
-        """Unlink *name* if it is the file open at *fd*, and nobody waits to open that; return why not.
+    def _why_not(self, fd: int, status: os.stat_result, names: list[tuple[str, str]]) -> str:
+        """Return why what was moved aside has to go back."""
+        for number, (_name, directory) in enumerate(names):
+            there = os.stat(self._name(number), dir_fd=self._aside_fd, follow_symlinks=False)
+            if (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
+                return CHANGED
+            if not self._is_there(directory):
+                return MOVED
+        return "" if write_leases.is_kept(fd) else OPEN
 
-        One who has begun to open it is made to wait by the lease. Who is between finding the name and that gets the
-        whole file, which has no name then: the kernel offers nothing against this, and it is a matter of microseconds.
-        """
-        aside = self._aside
+    # -- Aside
+
+    def _name(self, number: int) -> bytes:
+        return b"%s-%d" % (self._aside, number)
+
+    def _move_aside(self, place: tuple[int, bytes], number: int) -> None:
+        dir_fd, name = place
         try:
-            os.rename(name, aside, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+            os.rename(name, self._name(number), src_dir_fd=dir_fd, dst_dir_fd=self._aside_fd)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            aside = name  # a full disk has no room for another name
-        there = os.stat(aside, dir_fd=dir_fd, follow_symlinks=False)
-        if (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
-            why = CHANGED
-        elif fcntl.fcntl(fd, fcntl.F_GETLEASE) != fcntl.F_WRLCK:
-            why = OPEN
-        else:
-            os.unlink(aside, dir_fd=dir_fd)
-            return ""
-        if aside != name:
-            self._put_back(dir_fd, aside, name)
-        return why
+            if error.errno == errno.EXDEV:
+                raise OSError(errno.EPERM, APART) from error
+            raise
 
-    def _put_back(self, dir_fd: int, aside: bytes, name: bytes) -> None:
+    def _put_back(self, aside: bytes, dir_fd: int, name: bytes) -> None:
         try:
-            rename_noreplace(dir_fd, aside, dir_fd, name)
-        except FileExistsError:
-            self._aside = _aside()  # another one has its name: it stays as it is now, until its time comes again
+            try:
+                rename_noreplace(self._aside_fd, aside, dir_fd, name)
+            except FileExistsError:  # another one has its name: it stays beside it, until its time comes again
+                rename_noreplace(self._aside_fd, aside, dir_fd, _PREFIX + _random())
+        except OSError:
+            self._aside = _random()  # its directory is gone, or full: the next round finds it where it is now
 
     # -- Directories
 
-    def _open(self, directory: str) -> int:
-        """Return a descriptor of a directory below the tier; the latest ones stay open."""
-        fds = self._directories
-        fd = fds.get(directory)
-        if fd is not None:
-            fds.move_to_end(directory)
-            return fd
+    def _open(self, directory: str) -> _Directory:
+        """Return a directory below the tier, open; the latest ones stay so."""
+        held = self._directories
+        found = held.get(directory)
+        if found is not None:
+            held.move_to_end(directory)
+            return found
         fd = open_beneath(self._root_fd, os.fsencode(directory) or b".")
-        fds[directory] = fd
-        if len(fds) > _HELD:
-            os.close(fds.popitem(last=False)[1])
-        return fd
+        status = os.fstat(fd)
+        held[directory] = found = _Directory(fd, status.st_dev, status.st_ino)
+        if len(held) > _HELD:
+            os.close(held.popitem(last=False)[1].fd)
+        return found
+
+    def _is_there(self, directory: str) -> bool:
+        """Return whether a directory is still where it was looked at, in the tier at its path."""
+        held = self._directories[directory]
+        try:
+            fd = open_beneath(self._top_fd, os.fsencode(os.path.join(self._path, directory)))
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY:
+                raise
+            return False
+        try:
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        return (status.st_dev, status.st_ino) == (held.device, held.inode)
 
     def _close(self) -> None:
         while self._directories:
-            os.close(self._directories.popitem()[1])
+            os.close(self._directories.popitem()[1].fd)
 
 
-def _aside() -> bytes:
-    return _PREFIX + secrets.token_hex(8).encode()
+def _mounted_below(path: str, mount: Mount) -> set[str]:
+    """Return what below the tier is mounted somewhere, as paths below it: such a file is in use without being open."""
+    place = place_in_filesystem(path, mount)
+    inside = place.rstrip("/") + "/"
+    return {root[len(inside) :] for root in mounted_of(mount.device) if root.startswith(inside)}
+
+
+def _random() -> bytes:
+    return secrets.token_hex(8).encode()
 
 
 def _names(victim: Victim) -> list[tuple[str, str]]:
