@@ -60,6 +60,8 @@ class HostTier:
     path: str
     group: MemberGroup
     tier: Tier
+    is_declared: bool = True
+    """Whether the site's list still has its backend."""
 
     @property
     def name(self) -> str:
@@ -169,15 +171,16 @@ def _tiers(places: Places, claimed: Mapping[str, Claimed], host: str) -> list[Ho
     backends = tier_records.load_backends(places)
     for backend in backends.values():
         for position, group, tier in backend.tiers(host):
-            found[tier_name(backend.name, position)] = HostTier(backend.name, position, tier.path, group, tier)
-    for name, one in claimed.items():
+            one = HostTier(backend.name, position, tier.path, group, tier, backend.is_declared)
+            found[one.name] = one
+    for name, known in claimed.items():
         if name not in found:
             backend_name, _slash, place = name.rpartition("/")
             if not place.isdigit():
                 raise records.RecordError(f"{places.tiers_found_json}: {name!r} is no tier; restore it")
             members = backends[backend_name].members if backend_name in backends else ()
             group = members[int(place)] if int(place) < len(members) else MemberGroup()
-            found[name] = HostTier(backend_name, int(place), one.path, group, group.tier or Tier(one.path))
+            found[name] = HostTier(backend_name, int(place), known.path, group, group.tier or Tier(known.path))
     return [one for _name, one in sorted(found.items())]
 
 

@@ -104,7 +104,7 @@ def terms(places: Places, one: HostTier, before: Settings) -> Terms | None:
     except (StowageError, OSError):
         now = before
     backend = recorded.load_backends(places).get(one.backend)
-    if now.evict != before.evict or backend is None:
+    if now.evict != before.evict or backend is None or not backend.is_declared:
         return None
     for position, group, tier in backend.tiers(now.host):
         limits = Limits.of(group, tier)
@@ -158,7 +158,8 @@ class TierEvicting:
         self._configuration = configuration
         found: dict[str, _Tier] = {}
         for tier in tiers:
-            limits = Limits.of(tier.group, tier.tier) if tier.group.is_on(configuration.host) else None
+            is_meant = tier.is_declared and tier.group.is_on(configuration.host)
+            limits = Limits.of(tier.group, tier.tier) if is_meant else None
             if limits is None or self._mode == "off":
                 continue
             one = self._of.get(tier.name)

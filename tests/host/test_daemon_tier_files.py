@@ -165,6 +165,24 @@ def test_only_what_is_claimed_is_touched(host: Host, daemon: Daemon, disk: Path)
     assert len(names(tier)) == 28
 
 
+def test_a_backend_that_is_not_declared_any_more_keeps_its_files(host: Host, daemon: Daemon, disk: Path) -> None:
+    tier = disk / "tier"
+    host.declare(backend(tier, key_limit=10))
+    outcome = host.declare()
+    assert any("files/0" in line for line in outcome.left)
+    fill(tier, 20)
+    grow_old()
+    daemon.start()
+    for _number in range(2):
+        daemon.cycle()
+    assert len(names(tier)) == 20
+    host.declare(backend(tier, key_limit=10))
+    wait_for(lambda: len(names(tier)) == 8)
+    host.remove("files")
+    assert len(names(tier)) == 8
+    assert not (tier / ".stowage-evicting").exists()
+
+
 def test_it_gives_way_to_whoever_declares_or_empties_tiers(host: Host, daemon: Daemon, disk: Path) -> None:
     tier = disk / "tier"
     host.declare(backend(tier, key_limit=10))

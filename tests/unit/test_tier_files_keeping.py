@@ -83,9 +83,10 @@ def places(tmp_path: Path) -> Places:
     return Places.under(str(tmp_path))
 
 
-def declare(places: Places, group: MemberGroup = GROUP, **settings: Any) -> None:
+def declare(places: Places, group: MemberGroup = GROUP, is_declared: bool = True, **settings: Any) -> None:
     records.write(places.daemon_json, {"host": "gpu-01", "evict": "on", **settings})
-    records.write(places.tiers_json, recorded.backends_json([Backend("chat", (group,))]))
+    backend = Backend("chat", (group,), is_declared=is_declared)
+    records.write(places.tiers_json, recorded.backends_json([backend]))
     recorded.write_claimed(places, {"chat/0": Claimed("/mnt/kv", "one", 1.0)})
 
 
@@ -102,6 +103,7 @@ def test_terms_are_those_that_are_declared_now(places: Places) -> None:
         (replace(GROUP, hosts=("gpu-02",)), {}),
         (GROUP, {"evict": "plan"}),
         (GROUP, {"evict": "off"}),
+        (GROUP, {"is_declared": False}),
     ],
 )
 def test_nothing_goes_that_is_not_declared_any_more(

@@ -140,12 +140,14 @@ class Backend:
     """A backend with its member groups by position.
 
     :param grace_period: seconds for which a leaving member's process stays after it has signed off its tier
+    :param is_declared: false of one that a host remembers although the list does not have it any more
     """
 
     name: str
     members: tuple[MemberGroup, ...]
     leader_extra_args: tuple[str, ...] = ()
     grace_period: int = 0
+    is_declared: bool = True
 
     def tiers(self, host: str | None = None) -> Iterator[tuple[int, MemberGroup, Tier]]:
         """Yield position, group and tier of every group that has one; with *host*, of those that are on it."""
@@ -160,6 +162,7 @@ class Backend:
             "members": [_group_to_json(group) for group in self.members],
             "leader_extra_args": list(self.leader_extra_args),
             "scale_in": {"grace_period_seconds": self.grace_period},
+            **({} if self.is_declared else {"declared": False}),
         }
 
     @classmethod
@@ -170,6 +173,7 @@ class Backend:
             tuple(_group_from_json(group) for group in value["members"]),
             tuple(value["leader_extra_args"]),
             value["scale_in"]["grace_period_seconds"],
+            value.get("declared", True),
         )
 
 

@@ -17,7 +17,7 @@ import secrets
 import stat
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -29,7 +29,6 @@ from ..mounts import Mount, place_in_filesystem
 from ..syscalls import DIRECTORY, NO_DIRECTORY, mount_id, open_beneath, rename_noreplace
 from ..trees.tally import FirstProblems
 from ..trees.walk import Problem, Walk
-from ..use.mounts import mounted_of
 from .files_eviction import Excess, Limits, Plan, Victim
 from .survey import is_marked
 
@@ -190,14 +189,15 @@ class _Remover:
         self._kept = removed.kept
         self._directories: OrderedDict[str, _Directory] = OrderedDict()
         stack.callback(self._close)
-        mount = mount_table.of_fd(root_fd, mount_table.read())
+        mounts = mount_table.read()
+        mount = mount_table.of_fd(root_fd, mounts)
         # From here, so that a tier that is moved as a whole, or with what it is in, is found out as well.
         self._top_fd = os.open(mount.point, DIRECTORY)
         stack.callback(os.close, self._top_fd)
         if mount_id(self._top_fd) != mount.id:
             raise StowageError(f"{printable(path)}: something else was mounted at {printable(mount.point)} meanwhile")
         self._path = os.path.relpath(path, mount.point)
-        self._mounted = _mounted_below(path, mount)
+        self._mounted = _mounted_below(path, mount, mounts)
         self._aside_fd = _open_aside(root_fd)
         stack.callback(os.close, self._aside_fd)
         self._aside = _random()
@@ -326,11 +326,14 @@ class _Remover:
             os.close(self._directories.popitem()[1].fd)
 
 
-def _mounted_below(path: str, mount: Mount) -> set[str]:
-    """Return what below the tier is mounted somewhere, as paths below it: such a file is in use without being open."""
-    place = place_in_filesystem(path, mount)
-    inside = place.rstrip("/") + "/"
-    return {root[len(inside) :] for root in mounted_of(mount.device) if root.startswith(inside)}
+def _mounted_below(path: str, mount: Mount, mounts: Sequence[Mount]) -> set[str]:
+    """Return what below the tier is mounted somewhere, as paths below it: such a file is in use without being open.
+
+    What containers have mounted among themselves takes rights to see that whoever calls this need not have.
+    """
+    inside = place_in_filesystem(path, mount).rstrip("/") + "/"
+    same = (other.root for other in mounts if other.device == mount.device)
+    return {root[len(inside) :] for root in same if root.startswith(inside)}
 
 
 def _random() -> bytes:

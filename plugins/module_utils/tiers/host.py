@@ -32,6 +32,7 @@ from . import claim, processes, recorded
 from .claim import KIND, Found, Wanted
 from .declared import DEFAULT_GID, DEFAULT_UID, Backend, MemberGroup, Tier, check_floors, tier_name
 from .files_eviction import Limits, check_access_times
+from .files_round import forget_aside
 from .frozen import check_unchanged
 from .recorded import Claimed
 from .survey import PREEXISTING, WAS_EMPTY, Survey, survey, unanswered
@@ -265,7 +266,7 @@ class _Declaring:
 
     def _remembered(self) -> dict[str, Backend]:
         """Return the backends that this host has, or had, a member of: those are frozen here."""
-        kept = dict(self.recorded)
+        kept = {name: replace(backend, is_declared=False) for name, backend in self.recorded.items()}
         for name, backend in self.declared.items():
             if name in self.recorded or any(group.is_on(self.host) for group in backend.members):
                 kept[name] = backend
@@ -357,6 +358,7 @@ def give_up(places: Places, name: str, one: Claimed, mounts: Sequence[Mount]) ->
         try:
             mark = owner.read_mark(fd)
             if mark is not None and (mark.kind, mark.name, mark.identity) == (KIND, name, one.identity):
+                forget_aside(fd)
                 owner.release(fd, mark)
         finally:
             os.close(fd)

@@ -79,32 +79,6 @@ class Overlay:
         return reached and not self.missing and not self.strange and ("/",) not in self.absolute
 
 
-def mounted_of(device: str) -> set[str]:
-    """Return what of a filesystem is mounted, as places within it, in each mount namespace that a process is in.
-
-    This is quick, and no proof: a namespace that is only held, by a descriptor or a mount, is not looked at.
-    """
-    found, seen = set(), set()
-    number = device.encode("ascii")
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            view = os.readlink(f"/proc/{pid}/ns/mnt"), os.readlink(f"/proc/{pid}/root")
-            if view in seen:
-                continue
-            with open(f"/proc/{pid}/mountinfo", "rb") as stream:
-                text = stream.read()
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
-            continue
-        seen.add(view)
-        for line in table_lines(text):
-            fields = line.split(b" ", 4)
-            if fields[2] == number:
-                found.add(unescaped(fields[3]))
-    return found
-
-
 def layer_paths(super_options: bytes, keys: Sequence[str] = _LAYER_OPTIONS) -> list[tuple[str, ...]]:
     """Return the directories that an overlay's options, as mountinfo shows them, name.
 
