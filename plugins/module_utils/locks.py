@@ -22,7 +22,7 @@ import fcntl
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .errors import StowageError, printable
 from .places import Places
@@ -41,17 +41,39 @@ def host_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractConte
     return _held(places, places.host_lock, timeout)
 
 
-def tier_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def tier_lock(places: Places, only: Iterable[str] = (), timeout: float = 60.0) -> Iterator[None]:
     """Hold the lock under which tiers are declared, emptied and given up: by one at a time.
 
+    :param only: the backends that this is about, for whoever only gives way: none is all of them
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """
-    return _held(places, tier_lock_path(places), timeout)
+    path = _tier_lock_path(places)
+    with _held(places, path, timeout):
+        _write(path, only)
+        try:
+            yield
+        finally:
+            _write(path, ())
 
 
-def tier_lock_path(places: Places) -> str:
-    """Return the file of that lock, for whoever only gives way to its holder."""
+def is_tier_lock_held(places: Places, backend: str) -> bool:
+    """Return whether somebody declares, empties or gives up tiers of a backend now."""
+    path = _tier_lock_path(places)
+    if not is_held(path):
+        return False
+    with open(path, encoding="utf-8") as file:
+        only = file.read().split()
+    return not only or backend in only
+
+
+def _tier_lock_path(places: Places) -> str:
     return os.path.join(places.run, "tiers.lock")
+
+
+def _write(path: str, names: Iterable[str]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(names))
 
 
 def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:

@@ -236,10 +236,11 @@ def body(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     params = module.params
     places = Places()
     host_name.check(places, params["host_name"], params["adopt_from"])
-    with nullcontext() if module.check_mode else tier_lock(places):
-        if params["state"] == "absent":
-            names = [check_name(name, "backends") for name in params["backends"]]
+    if params["state"] == "absent":
+        names = [check_name(name, "backends") for name in params["backends"]]
+        with nullcontext() if module.check_mode else tier_lock(places, names):
             return {"removed": remove(places, params["host_name"], names, differences, params["forget"])}
+    with nullcontext() if module.check_mode else tier_lock(places):
         return make(module, places, differences)
 
 

@@ -19,7 +19,7 @@ from tiers_lab import Host
 
 from stowage_core import events, owner
 from stowage_core.errors import Refusal
-from stowage_core.locks import tier_lock
+from stowage_core.locks import is_tier_lock_held, tier_lock
 from stowage_core.tiers.files_eviction import YOUNG_S
 from stowaged import metrics
 
@@ -183,18 +183,34 @@ def test_a_backend_that_is_not_declared_any_more_keeps_its_files(host: Host, dae
     assert not (tier / ".stowage-evicting").exists()
 
 
-def test_it_gives_way_to_whoever_declares_or_empties_tiers(host: Host, daemon: Daemon, disk: Path) -> None:
+@pytest.mark.parametrize("only", [(), ("files", "other")])
+def test_it_gives_way_to_whoever_declares_or_empties_its_tiers(
+    host: Host, daemon: Daemon, disk: Path, only: tuple[str, ...]
+) -> None:
     tier = disk / "tier"
     host.declare(backend(tier, key_limit=10))
     fill(tier, 20)
     grow_old()
-    with tier_lock(daemon.places):
+    with tier_lock(daemon.places, only):
         daemon.start()
         for _number in range(2):
             daemon.cycle()
         assert len(names(tier)) == 20
         assert shown(daemon)["reason"] == ""
     wait_for(lambda: len(names(tier)) == 8)
+
+
+def test_it_goes_on_while_another_backend_is_removed(host: Host, daemon: Daemon, disk: Path) -> None:
+    tier = disk / "tier"
+    host.declare(backend(tier, key_limit=10))
+    fill(tier, 20)
+    grow_old()
+    with tier_lock(daemon.places, ["other", "files2"]):
+        daemon.start()
+        wait_for(lambda: len(names(tier)) == 8)
+    with tier_lock(daemon.places):
+        assert is_tier_lock_held(daemon.places, "files")
+    assert not is_tier_lock_held(daemon.places, "files")
 
 
 def test_last_read_counts_only_where_the_mount_keeps_it(

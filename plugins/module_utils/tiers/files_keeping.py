@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 
 from .. import mounts as mount_table
 from ..errors import StowageError, printable
-from ..locks import is_held, tier_lock_path
+from ..locks import is_tier_lock_held
 from ..places import Places
 from ..sizes import Space
 from . import files_round
@@ -36,7 +36,7 @@ HORIZON_S = 10.0
 
 
 class GivenWay(StowageError):
-    """The tiers of this host are being declared or emptied: nothing was wrong, and it is tried again."""
+    """Tiers of this backend are being declared or emptied: nothing was wrong, and it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,8 @@ class _Keeper:
             return
         self._check_next = now + CHECK_S
         terms = self._terms
-        if is_held(tier_lock_path(self._places)):
-            raise GivenWay("the tiers of this host are being declared or emptied")
+        if is_tier_lock_held(self._places, terms.name.rpartition("/")[0]):
+            raise GivenWay("the tiers of this backend are being declared or emptied")
         why = why_lost(self._places, terms.path, terms.name, terms.identity, self._fd)
         if why:
             raise StowageError(f"{printable(terms.path)}: {why}")
