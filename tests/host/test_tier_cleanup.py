@@ -254,12 +254,12 @@ def stop_after_100_files(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], 
     go_on = cleanup.Cleanup._go_on
     done: list[int] = []
 
-    def then(self: cleanup.Cleanup, fd: int, files: int) -> None:
-        if files == 100 and not done:
-            done.append(files)
+    def then(self: cleanup.Cleanup, fd: int) -> None:
+        if self._files == 100 and not done:
+            done.append(100)
             happens()
             self._read_next = self._look_next = 0.0
-        go_on(self, fd, files)
+        go_on(self, fd)
 
     monkeypatch.setattr(cleanup.Cleanup, "_go_on", then)
 
@@ -352,11 +352,14 @@ def test_a_mount_that_comes_meanwhile_is_never_entered(
     other = small_disk("ext4")
     (other.path / "theirs").write_text("x")
     other.unmount()
-    stop_after_100_files(monkeypatch, lambda: other.mount(at=path / "inner") and None)
+    stop_after_100_files(monkeypatch, lambda: other.mount(at=next(path.glob(".stowage-*/inner"))) and None)
     text = refused(host)
     assert "TierPartlyCleaned" in text and "another filesystem is mounted there" in text
-    assert (path / "inner/theirs").read_text() == "x"
-    assert os.listdir(path) == ["inner"]
+    (inner,) = path.glob(".stowage-cleanup-*/inner")  # a mount point has to stay where it is
+    assert f"not put back: {inner.parent.name}/inner: Device or resource busy" in text
+    assert (inner / "theirs").read_text() == "x"
+    subprocess.run(["umount", inner], check=True)
+    assert host.remove("chat")[0]["reason"] == "TierCleaned"
 
 
 def test_another_namespace_s_mount_of_a_whole_filesystem_is_still_a_use(
@@ -372,6 +375,162 @@ def test_another_namespace_s_mount_of_a_whole_filesystem_is_still_a_use(
     assert f"mounted at {place}" in refused(host)
     subprocess.run(["umount", place], check=True)
     assert (own.path / "0.bucket").exists()
+
+
+# -- What others do meanwhile
+
+
+def tier_of_a_tree(host: Host, disk: Path) -> Path:
+    path = tier_of_many(host, disk)
+    (path / "dir").mkdir()
+    for number in range(500):
+        (path / f"dir/{number}").touch()
+    return path
+
+
+def test_what_is_moved_out_in_time_is_not_deleted_elsewhere(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once anything has gone, nobody finds the rest under a name that they know."""
+    path = tier_of_a_tree(host, disk)
+    moved: list[str] = []
+
+    def moves() -> None:
+        with pytest.raises(FileNotFoundError):
+            (path / "dir").rename(disk / "saved")
+        (aside,) = path.iterdir()
+        assert (aside.stat().st_uid, aside.stat().st_mode & 0o7777) == (0, 0o700)
+        moved.append(aside.name)
+
+    stop_after_100_files(monkeypatch, moves)
+    assert host.remove_once("chat")[0]["reason"] == "TierCleaned"
+    assert moved and os.listdir(path) == [] and not (disk / "saved").exists()
+
+
+def at_the_second_look(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Let something happen after the first look, before anything is set aside."""
+    take = cleanup.Aside.take
+
+    def then(self: Any, *arguments: Any) -> Any:
+        happens()
+        return take(self, *arguments)
+
+    monkeypatch.setattr(cleanup.Aside, "take", then)
+
+
+def test_what_comes_after_the_first_look_is_seen_by_the_second(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tier_of_a_tree(host, disk)
+    before = sorted(os.listdir(path))
+    (disk / "precious").mkdir()
+    fd = os.open(disk / "precious", os.O_RDONLY)
+    owner.claim(fd, "copy", "ml.data", "1", "gpu-09")
+    os.close(fd)
+    with monkeypatch.context() as patch:
+        at_the_second_look(patch, lambda: (disk / "precious").rename(path / "dir/precious") and None)
+        assert "TierSharedPath: " in refused(host)
+    assert sorted(os.listdir(path)) == before and len(os.listdir(path / "dir")) == 501
+    (path / "dir/precious").rename(disk / "precious")
+    for flags in (os.O_RDWR, os.O_RDONLY):
+        held: list[int] = []
+        with monkeypatch.context() as patch:
+            at_the_second_look(patch, lambda: held.append(os.open(path / "dir/1", flags)))  # noqa: B023
+            assert "TierNotCleaned: " in refused(host)
+        os.close(held[0])
+        assert sorted(os.listdir(path)) == before
+    with monkeypatch.context() as patch:
+        stores = [store_on(path)]
+        at_the_second_look(patch, lambda: stores[0].__enter__() and None)
+        assert "is a store process on it" in refused(host)
+        stores[0].__exit__(None, None, None)
+    assert sorted(os.listdir(path)) == before
+
+
+def test_what_is_written_meanwhile_stays(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tier_of_many(host, disk)
+    stop_after_100_files(monkeypatch, lambda: (path / "new").write_text("x") and None)
+    assert "TierPartlyCleaned: 2000 files" in refused(host)
+    assert os.listdir(path) == ["new"]
+
+
+def test_what_a_killed_cleanup_has_left_aside_comes_back(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill() -> None:
+        raise Killed
+
+    def close_only(self: Any) -> list[str]:
+        os.close(self.fd)  # as the kernel does of who is killed
+        return []
+
+    path = tier_of_many(host, disk)
+    for then in ("declared", "removed"):
+        with monkeypatch.context() as patch:
+            stop_after_100_files(patch, kill)
+            patch.setattr(cleanup.Aside, "put_back", close_only)
+            with pytest.raises(Killed):
+                host.remove_once("chat")
+        (aside,) = os.listdir(path)
+        left = len(os.listdir(path / aside))
+        if then == "declared":
+            host.declare(backend("chat", path, clean=True))
+            assert host.actions == [f"put back what a cleanup has left aside in {path}"]
+        elif then == "removed":
+            with store_on(path):
+                assert "is a store process on it" in refused(host)
+            assert host.remove("chat")[0]["files"] == left
+            left = 0
+        assert len(os.listdir(path)) == left
+
+
+def test_what_has_a_name_that_is_taken_stays_aside_and_is_told(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tier_of_many(host, disk)
+
+    def stop() -> None:
+        for number in range(2000):
+            (path / f"{number}.bucket").write_text("new")
+        os.removexattr(path, XATTR)
+
+    stop_after_100_files(monkeypatch, stop)
+    assert "and 1899 more" in refused(host)
+    (aside,) = path.glob(".stowage-cleanup-*")
+    assert len(os.listdir(aside)) == 1900 and (path / "0.bucket").read_text() == "new"
+
+
+def test_directories_that_have_gone_count_too(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    for number in range(200):
+        (disk / f"kv/{number}").mkdir()
+    go_on = cleanup.Cleanup._go_on
+
+    def then(self: cleanup.Cleanup, fd: int) -> None:
+        if self._directories == 100:
+            os.removexattr(disk / "kv", XATTR)
+            self._read_next = 0.0
+        go_on(self, fd)
+
+    monkeypatch.setattr(cleanup.Cleanup, "_go_on", then)
+    assert "TierPartlyCleaned: stopped, 0 files" in refused(host)
+    assert len(os.listdir(disk / "kv")) == 100
+
+
+def test_a_full_disk(host: Host, small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("ext4")
+    host.declare(backend("chat", disk.path / "kv", clean=True))
+    with pytest.raises(OSError, match="No space left on device"):
+        for number in range(10**6):  # also the blocks and inodes that are kept for root
+            (disk.path / f"kv/{number}.bucket").write_bytes(b"x" * 1024)
+    assert "TierNotCleaned: " in (text := refused(host)) and "there is no room for the directory" in text
+    before = len(os.listdir(disk.path / "kv"))
+    (disk.path / "kv/0.bucket").unlink()
+    assert host.remove("chat")[0]["files"] == before - 1
+    assert os.listdir(disk.path / "kv") == []
 
 
 # -- Store processes

@@ -109,7 +109,7 @@ def test_what_comes_while_it_is_emptied_goes_too(tree: Path, fd: int) -> None:
     (tree / "a/file").touch()
     came: list[int] = []
 
-    def progress(files: int) -> None:
+    def progress(files: int, _directories: int) -> None:
         if files and not came:
             came.append(files)
             (tree / "a/late").mkdir()
@@ -127,7 +127,7 @@ def test_progress_may_end_the_work(tree: Path, fd: int) -> None:
     class Stopped(Exception):
         pass
 
-    def progress(files: int) -> None:
+    def progress(files: int, _directories: int) -> None:
         if files >= 512:
             raise Stopped
 

@@ -173,7 +173,7 @@ def is_whole(fd: int, mount: Mount) -> bool:
 
 
 def check_can_be_emptied(wanted: Wanted, fd: int | None, mounts: Sequence[Mount]) -> None:
-    """Refuse a bind mount: its directory is in use as long as that is there, and may be known elsewhere as another's."""
+    """Refuse a bind mount: its directory is in use as long as that is there, and may be another's elsewhere."""
     mount = of_path(wanted.path, mounts)
     if fd is not None and mount.point == wanted.path and not is_whole(fd, mount):
         rule = f"is a bind mount, of {printable(mount.root)} in {printable(mount.source)}, and is to be emptied one day"

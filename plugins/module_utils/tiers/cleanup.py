@@ -4,8 +4,9 @@
 """Emptying the directory of a tier whose backend is deleted: the content goes, the directory stays.
 
 Before anything goes, the kernel's evidence must say that nothing in it is in use, and no store process may be on it.
-While it goes, the claim is read again and again: with it gone, or another one laid over it, the work ends at once.
-So it does when its time is over. Nothing is deleted across a mount.
+Then it is set aside, out of everybody's reach, and judged once more. While it goes, the claim is read again and again:
+with it gone, or another one laid over it, the work ends at once. So it does when its time is over. What has not gone by
+then is put back. Nothing is deleted across a mount.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ..eviction import write_leases
 from ..mounts import Mount, place_in_filesystem
 from ..owner import Registry
 from ..places import Places
-from ..syscalls import open_beneath
 from ..trees.emptying import empty
 from ..use.look import InUse, Subject, in_use
-from . import processes
+from . import processes, set_aside
 from .claim import is_whole, open_directory, why_lost
+from .set_aside import Aside, names_in
 from .survey import marked_below
 
 DEADLINE_S = 300.0
@@ -106,6 +107,9 @@ class Cleanup:
         self._read_next = 0.0
         self._look_next = 0.0
         self._files = 0
+        self._directories = 0
+        self._aside: list[str] = []
+        """What could not be put back from where it was set aside."""
 
     def check_stopped(self) -> None:
         """Refuse while a store process is on the directory: without the claim another one might come to it.
@@ -139,19 +143,50 @@ class Cleanup:
         """
         fd = self._open()
         try:
-            self._check_unused(fd)
-            self._go_on(fd, 0)
-            done = empty(fd, progress=lambda files: self._go_on(fd, files), files_a_step=1)
-            self._files = done.files
-            left = done.left or tuple(f"{printable(name)} came meanwhile" for name in _names(fd)[:1])
-        except OSError as error:
-            raise self._stopped(NOT_CLEANED, one_line(error, printable(self._claim.path))) from error
+            left = self._empty(fd)
+        except (OSError, StowageError) as error:
+            stopped = error if isinstance(error, NotCleaned) else self._stopped(NOT_CLEANED, self._told(error))
+            raise NotCleaned(
+                stopped.reason, stopped.why + _listed("; not put back: ", self._aside), stopped.files
+            ) from error
         finally:
             os.close(fd)
         if left:
-            more = f" and {len(left) - 1} more" if left[1:] else ""
-            raise NotCleaned(PARTLY_CLEANED, f"{self._reached()}; what is left: {left[0]}{more}", self._files)
-        return Cleaned(done.files, done.directories)
+            why = self._reached() + _listed("; what is left: ", left) + _listed("; not put back: ", self._aside)
+            raise NotCleaned(PARTLY_CLEANED, why, self._files)
+        return Cleaned(self._files, self._directories)
+
+    def _empty(self, fd: int) -> list[str]:
+        """Empty the directory open at *fd*, and return what is left in it."""
+        set_aside.bring_back(fd)
+        self._check_unused(fd)
+        self._go_on(fd)
+        waiting, left = names_in(fd), []
+        while waiting:
+            waiting, cannot_go = self._empty_of(fd, waiting)
+            left += cannot_go
+        return left or [f"{printable(name)} came meanwhile" for name in names_in(fd)]
+
+    def _empty_of(self, fd: int, names: list[bytes]) -> tuple[list[bytes], list[str]]:
+        """Delete what has these names, and return for which of them there was no room aside, and what cannot go."""
+        aside = Aside(fd)
+        files, directories = self._files, self._directories
+
+        def go_on(more_files: int, more_directories: int) -> None:
+            self._files, self._directories = files + more_files, directories + more_directories
+            self._go_on(fd)
+
+        try:
+            waiting, left = aside.take(names, self._in_time)
+            # What was done until it was out of reach is seen now.
+            self._check_unused(fd, aside.fd)
+            go_on(0, 0)
+            done = empty(aside.fd, progress=go_on, files_a_step=1)
+            self._files, self._directories = files + done.files, directories + done.directories
+            left += done.left
+        finally:
+            self._aside = aside.put_back()
+        return waiting, left
 
     # -- Before
 
@@ -170,43 +205,47 @@ class Cleanup:
             raise NotCleaned(NOT_CLEANED, f"{path}: {why}")
         return fd
 
-    def _check_unused(self, fd: int) -> None:
-        """Refuse while a store process is on the directory, or anything in it is in use; and what others have in it."""
+    def _check_unused(self, fd: int, content_fd: int | None = None) -> None:
+        """Refuse while a store process is on the directory, or anything in it is in use; and what others have in it.
+
+        :param content_fd: where its content is, when that was set aside
+        """
         path = printable(self._claim.path)
         shared = self._shared()
         if shared:
-            raise NotCleaned(SHARED_PATH, shared)
+            raise self._stopped(SHARED_PATH, shared)
         self._check_stopped(fd)
-        until = time.monotonic() + self._patience_s
-        used = self._used(fd)
-        while used and time.monotonic() < until:
+        content = fd if content_fd is None else content_fd
+        until = self._clock() + self._patience_s
+        used = self._used(fd, content)
+        while used and self._clock() < until:
             time.sleep(1)
-            used = self._used(fd)
+            used = self._used(fd, content)
         if used:
-            raise NotCleaned(NOT_CLEANED, f"{path}: in use: {used}")
-        inside = marked_below(fd)
+            raise self._stopped(NOT_CLEANED, f"{path}: in use: {used}")
+        inside = marked_below(content, self._in_time)
         if inside:
-            raise NotCleaned(SHARED_PATH, f"{path}: what is in it may be another's: {inside}")
+            raise self._stopped(SHARED_PATH, f"{path}: what is in it may be another's: {inside}")
 
-    def _used(self, fd: int) -> str:
+    def _used(self, fd: int, content: int) -> str:
         """Return what in the directory is in use, by whom; empty when nothing is."""
-        subject = self._subject(fd)
+        subject = self._subject(fd, content)
         evidence = self._look([subject], alive=self._in_time)[subject.name]
         if evidence:
             return evidence[0] + (f" (and {len(evidence) - 1} more)" if evidence[1:] else "")
-        return write_leases.open_file(fd, alive=self._in_time)
+        return write_leases.open_file(content, alive=self._in_time)
 
     def _check_stopped(self, fd: int) -> None:
         busy = processes.why_busy(self._claim.path, os.fstat(fd))
         if busy:
-            raise NotCleaned(NOT_CLEANED, f"{printable(self._claim.path)}: {busy}; stop it first")
+            raise self._stopped(NOT_CLEANED, f"{printable(self._claim.path)}: {busy}; stop it first")
 
-    def _subject(self, fd: int) -> Subject:
+    def _subject(self, fd: int, content: int) -> Subject:
         path = self._claim.path
         mount = mount_table.of_fd(fd, self._mounts)
         whole = (path,) if mount.point == path and is_whole(fd, mount) else ()
         place = place_in_filesystem(path, mount)
-        return Subject(os.path.basename(path), fd, mount.device, place, (), (path,), whole)
+        return Subject(os.path.basename(path), content, mount.device, place, (), (path,), whole)
 
     def _in_time(self) -> None:
         if self._clock() >= self._end:
@@ -214,9 +253,8 @@ class Cleanup:
 
     # -- While it goes on
 
-    def _go_on(self, fd: int, files: int) -> None:
+    def _go_on(self, fd: int) -> None:
         """Raise when the work has to end; called after each deletion."""
-        self._files = files
         self._in_time()
         if self._clock() < self._read_next:
             return
@@ -256,7 +294,7 @@ class Cleanup:
 
     def _stopped(self, reason: str, why: str) -> NotCleaned:
         """Return the error for work that ends here; what was deleted decides what it is called."""
-        if not self._files:
+        if not self._files and not self._directories:
             return NotCleaned(reason, why)
         reason = PARTLY_CLEANED if reason == NOT_CLEANED else reason
         return NotCleaned(reason, f"stopped, {self._reached()}: {why}", self._files)
@@ -264,11 +302,11 @@ class Cleanup:
     def _reached(self) -> str:
         return f"{self._files} file{'' if self._files == 1 else 's'} of {printable(self._claim.path)} deleted"
 
+    def _told(self, error: Exception) -> str:
+        path = printable(self._claim.path)
+        return one_line(error, path) if isinstance(error, OSError) else f"{path}: {error}"
 
-def _names(fd: int) -> list[str]:
-    # Opened anew: btrfs does not list what has come since a directory was opened.
-    again = open_beneath(fd, b".")
-    try:
-        return sorted(os.listdir(again))
-    finally:
-        os.close(again)
+
+def _listed(what: str, problems: Sequence[str]) -> str:
+    more = f" and {len(problems) - 1} more" if problems[1:] else ""
+    return f"{what}{problems[0]}{more}" if problems else ""

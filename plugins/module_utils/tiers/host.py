@@ -28,7 +28,7 @@ from ..mounts import Mount, of_path
 from ..owner import Registry
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
-from . import claim, processes, recorded
+from . import claim, processes, recorded, set_aside
 from .claim import KIND, Found, Wanted
 from .declared import DEFAULT_GID, DEFAULT_UID, Backend, MemberGroup, Tier, check_floors, tier_name
 from .files_eviction import Limits, check_access_times
@@ -283,6 +283,7 @@ class _Declaring:
         note(f"registered claim of {path}", True, plan.registered)
         before = plan.known.survey if plan.known is not None else None
         note(f"survey of {plan.name}", _told(plan.survey), _told(before))
+        note(f"content of {path} set aside", False, _is_left_aside(plan))
 
     def _act(self, plan: _Plan) -> None:
         do, path, wanted = self.differences.do, plan.wanted.path, plan.wanted
@@ -291,6 +292,8 @@ class _Declaring:
             do(f"make directory {path}", partial(self._make, plan))
         elif plan.found.state != wanted.state:
             do(f"give {path} itself {wanted.state}", lambda: claim.own(wanted, _there(plan)))
+        if _is_left_aside(plan):
+            do(f"put back what a cleanup has left aside in {path}", lambda: set_aside.bring_back(_there(plan)))
         if mark is None:
             do(f"mark {path} as tier {plan.name} of {self.host}", partial(self._mark, plan))
         elif mark.host != self.host:
@@ -358,12 +361,17 @@ def give_up(places: Places, name: str, one: Claimed, mounts: Sequence[Mount]) ->
         try:
             mark = owner.read_mark(fd)
             if mark is not None and (mark.kind, mark.name, mark.identity) == (KIND, name, one.identity):
+                set_aside.bring_back(fd)
                 forget_aside(fd)
                 owner.release(fd, mark)
         finally:
             os.close(fd)
     if entry is not None and entry["identity"] == one.identity:
         registry.remove(one.path)
+
+
+def _is_left_aside(plan: _Plan) -> bool:
+    return plan.found.mark is not None and set_aside.is_left(_there(plan))
 
 
 def _there(plan: _Plan) -> int:

@@ -10,7 +10,7 @@ A reading that failed is no answer, neither that there was nothing nor that ther
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..errors import one_line
 from ..owner import XATTR
 from ..syscalls import open_beneath
 from ..trees.walk import Problem, Walk
+from ..use.child import nothing
 
 WAS_EMPTY = "TierWasEmpty"
 PREEXISTING = "PreexistingContent"
@@ -85,14 +86,17 @@ def verdict(answers: Iterable[bool | None]) -> bool | None:
     return True if known and all(known) else None
 
 
-def marked_below(fd: int) -> str:
+def marked_below(fd: int, alive: Callable[[], None] = nothing) -> str:
     """Return the first directory below *fd* that bears an owner mark, whoever's, or that cannot be looked at, in words.
 
     Empty when there is none. Somebody's copies or another tier may lie deep in what is taken in, or is to be emptied.
+
+    :param alive: called for each directory
     """
     problems: list[Problem] = []
     walk = Walk(fd, problems.append)
     for directory in walk:
+        alive()
         if walk.depth and is_marked(directory.fd):
             return f"{walk.path()} bears an owner mark"
     return str(problems[0]) if problems else ""

@@ -47,13 +47,13 @@ def empty(
     dir_fd: int,
     *,
     rate: float | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     files_a_step: int = _FILES_A_STEP,
 ) -> Emptied:
     """Delete everything in a directory, not the directory itself.
 
     :param rate: files deleted per second at most
-    :param progress: called now and then with the files deleted so far; what it raises ends the work
+    :param progress: called now and then with the files and directories deleted so far; what it raises ends the work
     :param files_a_step: after how many files it is called
     """
     work = _Emptying(dir_fd, rate, progress, files_a_step)
@@ -63,7 +63,7 @@ def empty(
 
 
 def remove(
-    parent_fd: int, name: bytes, *, rate: float | None = None, progress: Callable[[int], None] | None = None
+    parent_fd: int, name: bytes, *, rate: float | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Emptied:
     """Delete a directory and everything in it; one that is not there raises `FileNotFoundError`."""
     dir_fd = open_beneath(parent_fd, name)
@@ -79,7 +79,7 @@ def remove(
 
 class _Emptying:
     def __init__(
-        self, dir_fd: int, rate: float | None, progress: Callable[[int], None] | None, files_a_step: int
+        self, dir_fd: int, rate: float | None, progress: Callable[[int, int], None] | None, files_a_step: int
     ) -> None:
         self._dir_fd = dir_fd
         self._rate = Rate(rate)
@@ -125,7 +125,7 @@ class _Emptying:
         self.files += files
         self._rate.did(files)
         if self._progress is not None:
-            self._progress(self.files)
+            self._progress(self.files, self.directories)
 
     def _rmdir(self, walk: Walk, parent_fd: int, name: str) -> None:
         try:
