@@ -24,6 +24,7 @@ _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
 _SYS_OPENAT2, _SYS_PIDFD_OPEN, _SYS_PIDFD_GETFD = 437, 434, 438
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272, "riscv64": 272, "ppc64le": 354, "s390x": 343}
 _RESOLVE_BENEATH_ONE_MOUNT = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH
+_RESOLVE_IN_ROOT, _RESOLVE_NO_SYMLINKS = 0x02 | 0x10, 0x02 | 0x04  # each without magic links
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
@@ -69,8 +70,24 @@ def open_beneath(dir_fd: int, name: bytes, flags: int = os.O_RDONLY | os.O_DIREC
 
     :param mode: of a file that O_CREAT makes
     """
+    return _openat2(dir_fd, name, _OpenHow(flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, _RESOLVE_BENEATH_ONE_MOUNT))
+
+
+def find_in_root(root_fd: int, name: bytes) -> int:
+    """Return what *name* leads to for a process whose root directory is open at *root_fd*, as an O_PATH descriptor.
+
+    Symbolic links lead where they lead for that process.
+    """
+    return _openat2(root_fd, name, _OpenHow(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT))
+
+
+def find_without_links(dir_fd: int, name: bytes) -> int:
+    """Return what *name* leads to from a directory, over mounts and ``..``, as an O_PATH descriptor; ELOOP for a link."""
+    return _openat2(dir_fd, name, _OpenHow(os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, 0, _RESOLVE_NO_SYMLINKS))
+
+
+def _openat2(dir_fd: int, name: bytes, how: _OpenHow) -> int:
     path = _text(name)
-    how = _OpenHow(flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, _RESOLVE_BENEATH_ONE_MOUNT)
     while True:
         result = _libc.syscall(
             ctypes.c_long(_SYS_OPENAT2),

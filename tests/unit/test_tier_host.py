@@ -273,8 +273,23 @@ def test_directories_are_compared_as_they_are_from_within(tmp_path: Path) -> Non
     assert found[2].described == "process 2 (mooncake_client)"
     assert (found[2].uid, found[2].gid, found[2].groups) == (65532, 0, [5, 100])
     assert (found[2].owner, found[5].owner) == ([tier.stat().st_uid, tier.stat().st_gid], ())
+    assert found[5].unknown == f"{tier}: No such file or directory"
     on = processes.on_directory(str(tier), tier.stat(), list(found.values()))
     assert sorted(one.pid for one in on) == [2, 4, 5]
+
+
+def test_links_lead_where_they_lead_for_the_process(tmp_path: Path) -> None:
+    proc, tier = tmp_path / "proc", tmp_path / "root/kv"
+    tier.mkdir(parents=True)
+    (tmp_path / "root/link").symlink_to("/")
+    (tmp_path / "root/up").symlink_to("../../kv")
+    for number, path in enumerate(("/link/kv", "/link/../link/kv", "/up", "kv", "./../root/kv", "link/kv", "/gone/kv")):
+        fake_process(proc, number + 1, path, tmp_path / "root")
+    found = {one.pid: one for one in processes.store_processes(str(proc))}
+    there = [one.pid for one in found.values() if (one.device, one.inode) == (tier.stat().st_dev, tier.stat().st_ino)]
+    assert sorted(there) == [1, 2, 3, 4, 5]
+    assert "leads over symbolic links" in found[6].unknown and "No such file" in found[7].unknown
+    assert len(processes.on_directory("/other", tier.parent.stat(), list(found.values()))) == 2
 
 
 def test_what_cannot_be_told_counts_as_a_use(tmp_path: Path) -> None:

@@ -9,16 +9,19 @@ is. What a process sets for itself after its start cannot be seen here; what it 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import one_line, printable
+from ..syscalls import find_in_root, find_without_links
 from ..use.child import NoAnswerError, answer_of, progress
 from .environment import PATH, PREFIX
 
 _DEADLINE_S = 10.0
+_ENDED = (errno.ENOENT, errno.ESRCH)
 _LONGEST = 64
 _DAC_OVERRIDE = 1 << 1
 """The capability to which modes do not matter."""
@@ -34,7 +37,7 @@ class StoreProcess:
     """The directory as the process names it."""
     device: int | None = None
     inode: int | None = None
-    """Where that leads to from where the process is; None when nothing is there."""
+    """Where that leads to from where the process is; None when that cannot be told, or the process has ended."""
     unknown: str = ""
     """Why it cannot be told where it leads to."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -137,13 +140,25 @@ def _look(proc: str) -> list[dict[str, Any]]:
 
 
 def _identity(base: str, path: str) -> dict[str, Any]:
-    """Return device, inode and owner of *path* as a process sees it; a relative one begins in its working directory."""
-    start = os.path.join(base, "root") if path.startswith("/") else os.path.join(base, "cwd")
+    """Return device, inode and owner of *path* as a process sees it; a relative one begins in its working directory.
+
+    One that leads nowhere is not known to be elsewhere: the directory may have been moved under the process.
+    """
+    absolute = path.startswith("/")
     try:
-        # The store refuses a symbolic link; and from here one would lead elsewhere.
-        status = os.stat(os.path.join(start, path.lstrip("/")), follow_symlinks=False)
-    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
-        return {}
+        start = os.open(os.path.join(base, "root" if absolute else "cwd"), os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
-        return {"unknown": one_line(error)}
+        return {} if error.errno in _ENDED else {"unknown": one_line(error)}
+    try:
+        fd = (find_in_root if absolute else find_without_links)(start, os.fsencode(path))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return {"unknown": f"{printable(path)} leads over symbolic links that cannot be followed from here"}
+        return {"unknown": f"{printable(path)}: {error.strerror}"}
+    finally:
+        os.close(start)
+    try:
+        status = os.fstat(fd)
+    finally:
+        os.close(fd)
     return {"device": status.st_dev, "inode": status.st_ino, "owner": [status.st_uid, status.st_gid]}
