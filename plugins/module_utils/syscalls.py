@@ -82,7 +82,7 @@ def find_in_root(root_fd: int, name: bytes) -> int:
 
 
 def find_without_links(dir_fd: int, name: bytes) -> int:
-    """Return what *name* leads to from a directory, over mounts and ``..``, as an O_PATH descriptor; ELOOP for a link."""
+    """Return what *name* leads to from a directory, also through ``..``, as an O_PATH descriptor; ELOOP for a link."""
     return _openat2(dir_fd, name, _OpenHow(os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, 0, _RESOLVE_NO_SYMLINKS))
 
 

@@ -580,7 +580,7 @@ ansible_facts:
               group: root
               mode: "0750"
               claimed: true
-              survey: {entries: 0, readable: true, time: 1764419699.25, reason: "", was_empty: true}
+              survey: {entries: 0, time: 1764419699.25, reason: "", was_empty: true}
               allocated: 67141632
               bytes: 67111620
               files: 8

@@ -16,13 +16,13 @@ description:
     module makes the directories of this host's groups with the owner that the store needs, and claims each by an owner
     mark. A path that is claimed already, is inside a claimed one or around it is refused, so that each member has one
     path of its own.
-  - An existing directory is taken in with what is in it when the store's user owns it. Its group and mode are changed
+  - An existing directory is taken in with what is in it when the store's user owns it and no store process is on it. Its group and mode are changed
     on the directory itself. The owner is changed only of a directory that is claimed already, and only of that itself.
     What is below is never touched.
   - What was in a directory is looked at once, when it is claimed. Its entries, those included whose names begin with a
     dot, are returned and recorded. When that cannot be told, the tier was neither empty nor not empty.
-  - A tier stays at its path as long as its group exists. Only the last group of a backend can be dropped, which gives
-    the claim up and leaves the content. What a tier may hold can change at any time.
+  - A tier stays at its path as long as its group exists. Only the last group of a backend can be dropped, once its
+    store is stopped, which gives the claim up and leaves the content. What a tier may hold can change at any time.
   - O(state=absent) takes backends off the host. Where C(clean_after_delete) was declared, the directory is emptied and
     stays, with its owner and mode; elsewhere the content stays. Then the claim is given up.
 options:

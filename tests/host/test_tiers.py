@@ -20,10 +20,12 @@ from stowage_core.data_location.change import Choice, choose
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.locks import host_lock, tier_lock
+from stowage_core.owner import XATTR
 from stowage_core.places import Places
 from stowage_core.tiers import host as tier_host
 from stowage_core.tiers.declared import read_backends
 from stowage_core.tiers.host import Outcome
+from stowage_core.tiers.survey import Survey
 
 
 @pytest.fixture
@@ -366,28 +368,63 @@ def test_frozen_paths_are_refused_before_anything_is_changed(host: Host, disk: P
 # -- Survey and store processes
 
 
-def test_a_store_that_was_there_before_leaves_the_question_open(host: Host, disk: Path) -> None:
+def test_a_directory_on_which_a_store_is_already_is_not_taken_in(host: Host, disk: Path) -> None:
     path = owned(disk / "kv")
     (path / "1.bucket").write_text("whose?")
-    with store_on(path) as pid:
-        outcome = host.declare(backend("chat", path))
-        assert outcome.tiers[0]["was_empty"] is None
-        assert f"process {pid} " in host.found()["chat/0"]["survey"]["reason"]
-    assert host.found()["chat/0"]["store_seen"]
+    with store_on(path) as pid, pytest.raises(Refusal, match=f"it is there, and process {pid} .* on it; stop that"):
+        host.declare(backend("chat", path))
+    assert mark_of(path) is None and host.found() == {}
+    host.declare(backend("chat", path))
+    with store_on(path):
+        host.declare(backend("chat", path))  # its own, while that runs
+        os.removexattr(path, XATTR)
+        host.declare(backend("chat", path))  # and again
+    assert mark_of(path) is not None
+
+
+@pytest.mark.parametrize(("change", "expected"), [("none", True), ("mode", None), ("written and removed", None)])
+def test_a_survey_that_failed_is_tried_again_while_all_is_as_it_was(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch, change: str, expected: bool | None
+) -> None:
+    path = owned(disk / "kv")
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_host, "survey", lambda _fd, now: Survey(None, now, "EIO"))
+        for mode in ("0750", "0770", "0750"):  # what a run itself changes is no matter
+            assert host.declare(backend("chat", path, mode=mode)).tiers[0]["was_empty"] is None
+    if change == "mode":
+        path.chmod(0o700)
+    elif change != "none":
+        (path / "its own").touch()
+        (path / "its own").unlink()
+    for _rollout in range(2):
+        assert host.declare(backend("chat", path)).tiers[0]["was_empty"] is expected
+
+
+def test_what_is_written_between_the_survey_and_the_claim_ends_the_question(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = owned(disk / "kv")
+
+    def write(_fd: int, now: float) -> Survey:
+        (path / str(now)).touch()
+        return Survey(None, now, "EIO")
+
+    monkeypatch.setattr(tier_host, "survey", write)
+    _do(host, backend("chat", path))
+    assert host.found()["chat/0"]["as_found"] is None
+    monkeypatch.undo()
     assert host.declare(backend("chat", path)).tiers[0]["was_empty"] is None
 
 
-def test_a_survey_that_failed_is_tried_again_until_a_store_was_seen(host: Host, disk: Path) -> None:
-    host.declare(backend("chat", disk / "kv"))
-    record = records.read(host.places.tiers_found_json)
-    assert record is not None
-    record["tiers"]["chat/0"]["survey"] = {"entries": None, "readable": False, "reason": "EIO", "time": 1.0}
-    records.write(host.places.tiers_found_json, record)
-    assert host.declare(backend("chat", disk / "kv")).tiers[0]["was_empty"] is True
-    records.write(host.places.tiers_found_json, record)
-    with store_on(disk / "kv"):
-        assert host.declare(backend("chat", disk / "kv")).tiers[0]["was_empty"] is None
-    assert host.declare(backend("chat", disk / "kv")).tiers[0]["was_empty"] is None
+def test_the_last_group_is_not_dropped_while_its_store_runs(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "a", disk / "b"))
+    with store_on(disk / "b"):
+        with pytest.raises(Refusal, match="tier chat/1: path .*is a store process on it.*stop it first"):
+            host.declare(backend("chat", disk / "a"))
+        assert mark_of(disk / "b") is not None
+    with store_on(disk / "a"):
+        host.declare(backend("chat", disk / "a"))
+    assert mark_of(disk / "b") is None
 
 
 # -- Two at once, and disks without room

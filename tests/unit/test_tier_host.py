@@ -21,7 +21,7 @@ from stowage_core.tiers.declared import Backend, MemberGroup, Tier
 from stowage_core.tiers.image import read_users
 from stowage_core.tiers.recorded import Claimed
 from stowage_core.tiers.removal import _is_clean
-from stowage_core.tiers.survey import Survey, survey, unanswered, verdict
+from stowage_core.tiers.survey import Survey, survey, verdict
 
 # -- The survey
 
@@ -52,7 +52,7 @@ def test_entries_are_counted_dotfiles_included(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     fd = os.open(tmp_path, os.O_RDONLY)
     found = survey(fd, 5.0)
-    assert (found.entries, found.readable, found.was_empty) == (2, True, False)
+    assert (found.entries, found.was_empty) == (2, False)
     os.close(fd)
 
 
@@ -64,7 +64,7 @@ def test_a_directory_that_cannot_be_read_is_not_empty(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "listdir", refuse)
     found = survey(fd, 5.0)
-    assert (found.entries, found.readable, found.was_empty) == (None, False, None)
+    assert (found.entries, found.was_empty) == (None, None)
     assert found.reason == "it cannot be read: Input/output error"
     names = iter([["a"], ["a", "b"]])
     monkeypatch.setattr(os, "listdir", lambda _fd: next(names))
@@ -166,8 +166,8 @@ BACKEND = Backend("chat", (MemberGroup(capacity_per_member=1 << 30, tier=Tier("/
 def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
     places = Places.under(str(tmp_path))
     assert recorded.load_backends(places) == {} and recorded.load_claimed(places) == {}
-    one = Claimed("/mnt/kv", "i-1", 5.0, Survey(2, True, 4.0), 6.5)
-    other = Claimed("/mnt/kv2", "i-2", 5.0, unanswered("EIO", 4.0))
+    one = Claimed("/mnt/kv", "i-1", 5.0, Survey(2, 4.0))
+    other = Claimed("/mnt/kv2", "i-2", 5.0, Survey(None, 4.0, "EIO"), [12, 1, 2])
     assert recorded.write_claimed(places, {"chat/0": one, "chat/1": other, "a/0": Claimed("/a", "i", 1.0)})
     assert recorded.load_claimed(places) == {"chat/0": one, "chat/1": other, "a/0": Claimed("/a", "i", 1.0)}
     recorded.write_claimed(places, {})

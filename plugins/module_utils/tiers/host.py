@@ -28,6 +28,7 @@ from ..mounts import Mount, of_path
 from ..owner import Registry
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
+from ..syscalls import NO_DIRECTORY
 from . import claim, processes, recorded, set_aside
 from .claim import KIND, Found, Wanted
 from .declared import DEFAULT_GID, DEFAULT_UID, Backend, MemberGroup, Tier, check_floors, tier_name
@@ -35,7 +36,7 @@ from .files_eviction import Limits, check_access_times
 from .files_round import forget_aside
 from .frozen import check_unchanged
 from .recorded import Claimed
-from .survey import PREEXISTING, WAS_EMPTY, Survey, survey, unanswered
+from .survey import PREEXISTING, WAS_EMPTY, Survey, state_of, survey
 
 Report = dict[str, Any]
 
@@ -78,6 +79,8 @@ class _Plan:
     survey: Survey | None
     registered: bool
     fd: int | None = None
+    as_found: list[int] | None = None
+    """What the directory is like while its survey may be asked."""
 
     @property
     def name(self) -> str:
@@ -167,6 +170,10 @@ class _Declaring:
         limits = Limits.of(group, tier)
         check_access_times(f"{wanted.title}: eviction", limits, of_path(tier.path, self.mounts))
         found = claim.find(wanted, hosts, self.differences.check_mode, self.warnings, self.stack)
+        if found.fd is not None and found.mark is None and known is None:
+            busy = processes.why_busy(tier.path, os.fstat(found.fd))
+            if busy:
+                raise Refusal(wanted.title, f"it is there, and {busy}", "stop that first: it may be another backend's")
         if tier.clean_after_delete:
             claim.check_can_be_emptied(wanted, found.fd, self.mounts)
         claim.check_known(wanted, known, found.mark, self.claimed)
@@ -205,21 +212,19 @@ class _Declaring:
     def _survey(self, plan: _Plan) -> Survey | None:
         """Return what was in the directory before its backend: as it was found out, or as it is found out now."""
         known, fd = plan.known, plan.found.fd
-        if known is not None and (known.survey is None or known.survey.entries is not None or known.store_seen):
+        if known is not None and (known.survey is None or known.survey.entries is not None):
             return known.survey
         if known is None and plan.found.mark is not None:
             self.warnings.append(f"{plan.wanted.title}: it was claimed earlier, and what was in it before is not known")
             return None
-        now = time.time()
         if fd is None:
-            return Survey(0, True, now) if known is None else known.survey
-        busy = self._busy(plan.wanted.path, fd)
-        # What is in it may be the backend's own once its store has been seen: that is never asked again.
-        new = unanswered(busy, now) if busy else survey(fd, now)
-        return known.survey if known is not None and new.entries is None else new
-
-    def _busy(self, path: str, fd: int) -> str:
-        return processes.why_busy(path, os.fstat(fd))
+            return Survey(0, time.time()) if known is None else known.survey
+        plan.as_found = state_of(fd)
+        if known is not None and known.as_found != plan.as_found:
+            # What is in it may be the backend's own: this is never asked again.
+            plan.as_found = None
+            return known.survey
+        return survey(fd, time.time())
 
     def _warn(self, plan: _Plan) -> None:
         found, wanted = plan.found, plan.wanted
@@ -247,9 +252,26 @@ class _Declaring:
             if entry is not None and claims.state_of(one.path, entry, self.mounts) == UNSEEN:
                 remedy = f"bring it back first, or, if it is gone for good, give it up with forget: {one.identity}"
                 raise Refusal(f"tier {name}: path {printable(one.path)}", "its disk is not mounted", remedy)
+            busy = self._busy(one)
+            if busy:
+                rule = f"{busy}, and another tier could be laid there once its group is dropped"
+                raise Refusal(f"tier {name}: path {printable(one.path)}", rule, "stop it first")
             gone[name] = one
             self.left.append(f"content of {printable(one.path)}: its group {name} was dropped, and the claim given up")
         return gone
+
+    def _busy(self, one: Claimed) -> str:
+        """Return which store process is on a claimed directory; empty also when it is not there."""
+        try:
+            fd = claim.open_directory(one.path, self.mounts)
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY:
+                raise
+            return ""
+        try:
+            return processes.why_busy(one.path, os.fstat(fd))
+        finally:
+            os.close(fd)
 
     def _tell_what_is_left(self, here: set[str]) -> None:
         remove = "stowage.host.tier_remove gives it up"
@@ -318,12 +340,13 @@ class _Declaring:
 
     def _remember(self, plan: _Plan) -> None:
         """Write down what was found, at once: it cannot be found out again."""
-        known, now = plan.known, time.time()
-        seen = known.store_seen if known is not None else None
-        if seen is None and plan.survey is not None and plan.survey.entries is None:
-            seen = now if self._busy(plan.wanted.path, _there(plan)) else None
-        claimed = known.claimed if known is not None and known.identity == plan.identity else now
-        new = Claimed(plan.wanted.path, plan.identity, claimed, plan.survey, seen)
+        known = plan.known
+        as_found = None
+        if plan.as_found is not None and plan.survey is not None and plan.survey.entries is None:
+            state = state_of(_there(plan))
+            as_found = state if state[:2] == plan.as_found[:2] else None  # owner, mode and mark are of this run
+        claimed = known.claimed if known is not None and known.identity == plan.identity else time.time()
+        new = Claimed(plan.wanted.path, plan.identity, claimed, plan.survey, as_found)
         if new != self.known.get(plan.name):
             self.known[plan.name] = new
             recorded.write_claimed(self.places, self.known)
@@ -399,7 +422,7 @@ def _report(plan: _Plan) -> Report:
 
 def _told(found: Survey | None) -> Report | None:
     """Return a survey as the diff shows it."""
-    return None if found is None else {"entries": found.entries, "readable": found.readable, "reason": found.reason}
+    return None if found is None else {"entries": found.entries, "reason": found.reason}
 
 
 def _counted(entries: int) -> str:

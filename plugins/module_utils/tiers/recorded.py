@@ -31,8 +31,8 @@ class Claimed:
     """When."""
     survey: Survey | None = None
     """None where the claim was made without one: nobody can tell any more what was there before."""
-    store_seen: float | None = None
-    """When a store process of it was first seen: what is in the directory since may be its own."""
+    as_found: list[int] | None = None
+    """What the directory was like when its survey had no answer: it is asked again only while it is like that."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

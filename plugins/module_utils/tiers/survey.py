@@ -31,8 +31,6 @@ class Survey:
 
     entries: int | None
     """None while it is not known."""
-    readable: bool
-    """Whether the directory could be read, and twice with the same result."""
     time: float
     reason: str = ""
     """Why it is not known."""
@@ -46,9 +44,10 @@ class Survey:
         return {**asdict(self), "was_empty": self.was_empty}
 
 
-def unanswered(reason: str, now: float, readable: bool = False) -> Survey:
-    """Return the survey of a directory of which it is not known what was in it."""
-    return Survey(None, readable, now, reason)
+def state_of(fd: int) -> list[int]:
+    """Return what changes with the entries of the directory open at *fd*, or with the directory itself."""
+    status = os.fstat(fd)
+    return [status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def survey(fd: int, now: float) -> Survey:
@@ -60,10 +59,10 @@ def survey(fd: int, now: float) -> Survey:
     try:
         first, second = _names(fd), _names(fd)
     except OSError as error:
-        return unanswered(f"it cannot be read: {one_line(error)}", now)
+        return Survey(None, now, f"it cannot be read: {one_line(error)}")
     if first != second:
-        return unanswered("it changed while it was looked at: somebody writes to it", now)
-    return Survey(len(first), True, now)
+        return Survey(None, now, "it changed while it was looked at: somebody writes to it")
+    return Survey(len(first), now)
 
 
 def _names(fd: int) -> set[bytes]:
