@@ -16,9 +16,9 @@ description:
     module makes the directories of this host's groups with the owner that the store needs, and claims each by an owner
     mark. A path that is claimed already, is inside a claimed one or around it is refused, so that each member has one
     path of its own.
-  - An existing directory is taken in with what is in it when the store's user owns it and no store process is on it. Its group and mode are changed
-    on the directory itself. The owner is changed only of a directory that is claimed already, and only of that itself.
-    What is below is never touched.
+  - An existing directory is taken in with what is in it when the store's user owns it and no store process is on it.
+    Its group and mode are changed on the directory itself. The owner is changed only of a directory that is claimed
+    already, and only of that itself. What is below is never touched.
   - What was in a directory is looked at once, when it is claimed. Its entries, those included whose names begin with a
     dot, are returned and recorded. When that cannot be told, the tier was neither empty nor not empty.
   - A tier stays at its path as long as its group exists. Only the last group of a backend can be dropped, once its
@@ -204,7 +204,7 @@ removed:
 """
 
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -249,9 +249,13 @@ def make(module: AnsibleModule, places: Places, differences: Differences) -> dic
     host = params["host_name"]
     backends = read_backends(params["backends"])
     images = [group.image for backend in backends for _position, group, _tier in backend.tiers(host)]
+    # Before any lock: an engine may take its time, or not answer at all.
     users, unread = read_users(images, module.run_command, module.get_bin_path)
     declaration = Declaration(host, backends, users, params["adopt_from"], params["forget"])
-    with nullcontext() if module.check_mode else host_lock(places):
+    with ExitStack() as locks:
+        if not module.check_mode:
+            locks.enter_context(tier_lock(places))
+            locks.enter_context(host_lock(places))
         outcome = declare(places, declaration, differences)
     for warning in [*unread, *outcome.warnings]:
         module.warn(warning)

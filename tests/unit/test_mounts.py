@@ -141,16 +141,22 @@ def test_one_filesystem_or_another(one: FilesystemId, other: FilesystemId, same:
     ],
 )
 def test_a_bind_mount_is_another_name(path: str, other: str, lies: str) -> None:
-    table = mounts.parse(MOUNTINFO.split(b"33 30")[0] + b"""40 21 259:1 /runs /mnt/z rw - xfs /dev/nvme0n1 rw
+    table = mounts.parse(
+        MOUNTINFO.split(b"33 30")[0]
+        + b"""40 21 259:1 /runs /mnt/z rw - xfs /dev/nvme0n1 rw
 41 21 259:1 / /mnt/y rw - xfs /dev/nvme0n1 rw
-""")
+"""
+    )
     assert mounts.Located.of(path, table).lies_to(mounts.Located.of(other, table)) == lies
 
 
 def test_every_name_of_a_directory() -> None:
-    table = mounts.parse(MOUNTINFO + b"""40 21 259:1 /runs /mnt/z rw - xfs /dev/nvme0n1 rw
+    table = mounts.parse(
+        MOUNTINFO
+        + b"""40 21 259:1 /runs /mnt/z rw - xfs /dev/nvme0n1 rw
 41 21 259:1 / /mnt/y rw - xfs /dev/nvme0n1 rw
-""")
+"""
+    )
     # Something else was mounted over the first one.
     assert mounts.names_of("/mnt/z/kv", table) == ["/mnt/z/kv", "/mnt/y/runs/kv"]
     assert mounts.names_of("/mnt/y/other", table) == ["/mnt/y/other"]

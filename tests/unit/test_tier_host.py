@@ -136,7 +136,8 @@ def test_the_user_is_read_off_the_image_once() -> None:
     assert users == {"store:1": (1000, 1001), "b": (65532, 0)}
     assert problems == []
     assert engine.asked[1] == [
-        *("/usr/bin/docker", "run", "--rm", "--pull", "never", "--network", "none", "--entrypoint", "id", "store:1")
+        *("timeout", "--kill-after=5", "60"),
+        *("/usr/bin/docker", "run", "--rm", "--pull", "never", "--network", "none", "--entrypoint", "id", "store:1"),
     ]
     assert len(engine.asked) == 4
 
@@ -148,6 +149,7 @@ def test_the_user_is_read_off_the_image_once() -> None:
         (Engine({}, there=()), "store:1", "there is no docker or podman on this host to read it with"),
         (Engine({"store:1": "sh: not found"}, code=127), "store:1", "did not tell its user: sh: not found"),
         (Engine({"store:1": "hello"}), "store:1", "did not tell its user: hello"),
+        (Engine({"store:1": ""}, code=124), "store:1", "/usr/bin/docker did not answer within 60 s"),
         (Engine({}), "--privileged", "is no name of an image"),
         (Engine({}), "a b", "is no name of an image"),
     ],
@@ -156,6 +158,18 @@ def test_an_image_that_does_not_tell_is_said(engine: Engine, image: str, why: st
     users, problems = read_users([image], engine.run, engine.find)
     assert users == {}
     assert problems == [f"image {image}: {why}; its user is taken to be 65532:0 where owner and group do not say"]
+
+
+def test_an_engine_that_does_not_answer_is_not_asked_twice() -> None:
+    asked = []
+
+    def run(arguments: list[str]) -> tuple[int, str, str]:
+        asked.append(arguments)
+        return 137, "", ""
+
+    users, problems = read_users(["store:1"], run, lambda name: f"/usr/bin/{name}")
+    assert users == {} and len(asked) == 1
+    assert "/usr/bin/docker did not answer within 60 s" in problems[0]
 
 
 # -- Records

@@ -21,6 +21,10 @@ ENGINES = ("docker", "podman")
 _ID = re.compile(r"uid=(\d+)(?:\([^)]*\))? gid=(\d+)")
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*", re.ASCII)
 _LONGEST = 200
+_DEADLINE_S = 60
+_KILL_AFTER_S = 5
+_OVER = (124, 137)
+"""How ``timeout`` ends when the time was over, or it had to kill."""
 
 User = tuple[int, int]
 Run = Callable[..., Any]
@@ -54,13 +58,19 @@ def _read(image: str, engines: list[str], run_command: Run) -> tuple[User | None
         return None, f"there is no {' or '.join(ENGINES)} on this host to read it with"
     why = "is not on this host, and is not pulled"
     for engine in engines:
-        if run_command([engine, "image", "inspect", image])[0] != 0:
+        # Of coreutils: what the module runs commands with has no limit of its own.
+        limited = ["timeout", f"--kill-after={_KILL_AFTER_S}", str(_DEADLINE_S), engine]
+        code, out, err = run_command([*limited, "image", "inspect", image])
+        if code == 0:
+            arguments = ["run", "--rm", "--pull", "never", "--network", "none", "--entrypoint", "id", image]
+            code, out, err = run_command([*limited, *arguments])
+        elif code not in _OVER:
             continue
-        arguments = ["run", "--rm", "--pull", "never", "--network", "none", "--entrypoint", "id", image]
-        code, out, err = run_command([engine, *arguments])
         found = _ID.match(out.strip())
         if code == 0 and found is not None:
             return (int(found.group(1)), int(found.group(2))), ""
+        if code in _OVER:
+            return None, f"{engine} did not answer within {_DEADLINE_S} s"
         said = printable(" ".join((err or out).split()))[:_LONGEST]
         why = f"did not tell its user: {said or f'id ended with {code}'}"
     return None, why
