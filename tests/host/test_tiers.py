@@ -141,6 +141,39 @@ def test_a_directory_of_somebody_else_is_refused(host: Host, disk: Path, uid: in
     assert host.found() == {} and not os.path.exists(host.places.tiers_json)
 
 
+@pytest.mark.parametrize("at", ["own", "rename_noreplace"])
+def test_a_run_that_is_cut_short_leaves_nothing_that_the_next_one_refuses(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_arguments: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_host.claim, at, kill)
+        patch.setattr(tier_host.claim.os, "rmdir", lambda *_arguments, **_options: None)  # as of who is killed
+        with pytest.raises(Killed):
+            _do(host, backend("chat", disk / "kv"))
+    assert not (disk / "kv").exists()
+    assert host.declare(backend("chat", disk / "kv")).tiers[0]["was_empty"] is True
+    assert len(os.listdir(disk)) == 2
+
+
+def test_what_somebody_makes_meanwhile_is_not_taken(host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tier_host.claim.own
+
+    def then(*arguments: Any) -> None:
+        own(*arguments)
+        (disk / "kv").mkdir()
+
+    monkeypatch.setattr(tier_host.claim, "own", then)
+    with pytest.raises(Refusal, match="somebody has made it meanwhile; run again"):
+        _do(host, backend("chat", disk / "kv"))
+    assert os.listdir(disk) == ["kv"] and state(disk / "kv")[0] == 0
+
+
 # -- Where it may not be
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from ..owner import XATTR, Mark, Registry, read_mark
 from ..paths import is_within, relation, resolve
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
-from ..syscalls import DIRECTORY, mount_id, open_beneath
+from ..syscalls import DIRECTORY, mount_id, open_beneath, rename_noreplace
 from .recorded import Claimed
 from .survey import marked_below
 
@@ -294,12 +295,23 @@ def _not_writable(wanted: Wanted, why: str, remedy: str) -> Refusal:
 
 
 def make(wanted: Wanted, parent: int, stack: contextlib.ExitStack) -> int:
-    """Make the directory, and return it open until *stack* is left."""
-    name = os.fsencode(os.path.basename(wanted.path))
+    """Make the directory, and return it open until *stack* is left.
+
+    Under its name it is there with its owner or not at all: another run would refuse it otherwise.
+    """
+    name = b".stowage-" + secrets.token_hex(16).encode("ascii")
     os.mkdir(name, 0o700, dir_fd=parent)
-    fd = open_beneath(parent, name)
-    stack.callback(os.close, fd)
-    own(wanted, fd)
+    try:
+        fd = open_beneath(parent, name)
+        stack.callback(os.close, fd)
+        own(wanted, fd)
+        os.fsync(fd)
+        rename_noreplace(parent, name, parent, os.fsencode(os.path.basename(wanted.path)))
+    except BaseException as error:
+        os.rmdir(name, dir_fd=parent)
+        if isinstance(error, FileExistsError):
+            raise Refusal(wanted.title, "somebody has made it meanwhile", "run again") from error
+        raise
     os.fsync(parent)
     return fd
 
