@@ -240,8 +240,7 @@ def body(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         names = [check_name(name, "backends") for name in params["backends"]]
         with nullcontext() if module.check_mode else tier_lock(places, names):
             return {"removed": remove(places, params["host_name"], names, differences, params["forget"])}
-    with nullcontext() if module.check_mode else tier_lock(places):
-        return make(module, places, differences)
+    return make(module, places, differences)
 
 
 def make(module: AnsibleModule, places: Places, differences: Differences) -> dict[str, Any]:
