@@ -90,13 +90,81 @@ def test_a_backend_that_is_not_there_is_no_matter(host: Host) -> None:
     assert host.remove("chat") == []
 
 
-def test_what_nobody_remembers_is_not_deleted(host: Host, disk: Path) -> None:
+def test_what_nobody_remembers_is_neither_deleted_nor_given_up(host: Host, disk: Path) -> None:
     host.declare(backend("chat", disk / "kv", clean=True))
     filled(disk / "kv")
     os.unlink(host.places.tiers_json)
+    text = refused(host)
+    assert "TierNotCleaned: " in text and "is not known: it is not in " in text
     os.unlink(host.places.tiers_found_json)
-    assert host.remove("chat")[0]["reason"] == "TierReleased"
-    assert (disk / "kv/0.bucket").exists()
+    assert "is not known" in refused(host)
+    assert (disk / "kv/0.bucket").exists() and mark_of(disk / "kv") is not None and host.claims()
+    host.declare(backend("chat", disk / "kv", clean=True))
+    assert host.remove("chat")[0]["reason"] == "TierCleaned"
+
+
+def test_a_tier_that_was_moved_is_not_done_with(host: Host, disk: Path) -> None:
+    """Its content, which is to go, is elsewhere."""
+    (disk / "parent").mkdir()
+    host.declare(backend("chat", disk / "parent/kv", clean=True), backend("kept", disk / "parent/kv2"))
+    filled(disk / "parent/kv")
+    identity = host.found()["chat/0"]["identity"]
+    (disk / "parent").rename(disk / "moved")
+    for linked in (False, True):
+        if linked:
+            (disk / "parent").symlink_to(disk / "moved")
+        text = refused(host)
+        assert "TierNotCleaned: " in text and "its content may be elsewhere" in text
+        assert f"give it up with forget: {identity}" in text
+    assert host.remove("kept")[0]["reason"] == "TierReleased"
+    (disk / "parent").unlink()
+    (disk / "moved").rename(disk / "parent")
+    assert host.remove("chat")[0]["reason"] == "TierCleaned"
+
+
+def test_a_tier_that_is_gone_for_good_is_forgotten(host: Host, disk: Path) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True))
+    (disk / "kv").rename(disk / "moved")
+    with pytest.raises(PartlyFailed):
+        host.remove("chat")
+    told = host.remove("chat", forget=(host.found()["chat/0"]["identity"],))
+    assert (told[0]["reason"], told[0]["message"]) == ("TierReleased", f"{disk}/kv was not there any more")
+    assert host.claims() == {} and host.found() == {}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_each_is_judged_again_before_its_claim_goes(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    """Others were emptied meanwhile, which takes its time."""
+    host.declare(backend("chat", disk / "kv", clean=True), backend("code", disk / "kv2", clean=clean))
+    filled(disk / "kv")
+    stores = [store_on(disk / "kv2")]
+    run = cleanup.Cleanup.run
+
+    def then(self: cleanup.Cleanup) -> cleanup.Cleaned:
+        done = run(self)
+        stores[0].__enter__()
+        return done
+
+    monkeypatch.setattr(cleanup.Cleanup, "run", then)
+    with pytest.raises(PartlyFailed, match="tier code/0: TierNotCleaned: .* is a store process on it; stop it first"):
+        host.remove_once("chat", "code")
+    stores[0].__exit__(None, None, None)
+    assert mark_of(disk / "kv2") is not None and mark_of(disk / "kv") is None
+    assert set(host.claims()) == {str(disk / "kv2")}
+
+
+def test_what_came_to_an_empty_tier_meanwhile_keeps_its_claim(
+    host: Host, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.declare(backend("chat", disk / "kv", clean=True), backend("code", disk / "kv2", clean=True))
+    filled(disk / "kv")
+    run = cleanup.Cleanup.run
+    monkeypatch.setattr(cleanup.Cleanup, "run", lambda self: (run(self), (disk / "kv2/new").write_text("x"))[0])
+    with pytest.raises(PartlyFailed, match="tier code/0: TierNotCleaned: .*/kv2: new came meanwhile; run again"):
+        host.remove_once("chat", "code")
+    assert mark_of(disk / "kv2") is not None and (disk / "kv2/new").exists()
 
 
 def test_a_filesystem_of_its_own_is_emptied_too(host: Host, small_disk: Callable[..., Any], fstype: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,8 @@ def test_a_damaged_record_is_never_taken_for_none(tmp_path: Path, text: str) -> 
 def test_only_what_is_known_to_be_cleaned_is_cleaned() -> None:
     assert _is_clean({"chat": BACKEND}, "chat/0")
     for name in ("chat/1", "chat/x", "code/0", "chat"):
-        assert not _is_clean({"chat": BACKEND}, name)
+        assert _is_clean({"chat": BACKEND}, name) is None  # not known
+    assert _is_clean({"chat": replace(BACKEND, members=(MemberGroup(tier=Tier("/mnt/kv")),))}, "chat/0") is False
 
 
 # -- Store processes

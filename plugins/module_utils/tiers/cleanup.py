@@ -111,16 +111,23 @@ class Cleanup:
         self._aside: list[str] = []
         """What could not be put back from where it was set aside."""
 
-    def check_stopped(self) -> None:
+    def check_stopped(self, empty: bool = False) -> None:
         """Refuse while a store process is on the directory: without the claim another one might come to it.
 
+        :param empty: whether anything in it is in the way, too
         :raises NotCleaned: then, or when it is not the directory that was claimed
         """
         fd = self._open()
         try:
             self._check_stopped(fd)
+            came = names_in(fd) if empty else []
+        except OSError as error:
+            raise NotCleaned(NOT_CLEANED, one_line(error, printable(self._claim.path))) from error
         finally:
             os.close(fd)
+        if came:
+            why = f"{printable(self._claim.path)}: {printable(came[0])} came meanwhile{_more(came)}; run again"
+            raise NotCleaned(NOT_CLEANED, why)
 
     def check(self) -> int:
         """Return how many entries would go, or refuse.
@@ -308,5 +315,8 @@ class Cleanup:
 
 
 def _listed(what: str, problems: Sequence[str]) -> str:
-    more = f" and {len(problems) - 1} more" if problems[1:] else ""
-    return f"{what}{problems[0]}{more}" if problems else ""
+    return f"{what}{problems[0]}{_more(problems)}" if problems else ""
+
+
+def _more(several: Sequence[object]) -> str:
+    return f" and {len(several) - 1} more" if several[1:] else ""

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Taking a deleted backend off a host: its tiers are emptied where that was declared, then their claims given up.
 
-All of it is judged before anything is deleted. A tier that cannot be emptied keeps its claim, so that nobody else
-takes it with what is in it, and another run goes on.
+All of it is judged before anything is deleted, and each tier once more before its claim is given up. A tier that cannot
+be emptied keeps its claim, so that nobody else takes it with what is in it, and another run goes on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class _Going:
 
     name: str
     one: Claimed
-    clean: bool
+    clean: bool | None
+    """Whether its content goes with it; None when what was declared is not known."""
     state: str
     """Whether its claim is there, is no more, or cannot be seen."""
     entries: int = 0
@@ -58,7 +59,7 @@ class _Going:
         return {
             "name": self.name,
             "path": self.path,
-            "clean": self.clean,
+            "clean": bool(self.clean),
             "reason": self.reason,
             "message": self.message,
             "files": self.files,
@@ -124,16 +125,14 @@ class _Removing:
             entry = self.claimed.entries.get(one.path, {})
             gone = one.path in self.claimed.dropped or one.identity in self.forgotten
             state = STALE if gone else claims.state_of(one.path, entry, self.mounts) if entry else THERE
-            going.append(_Going(name, one, state != STALE and _is_clean(self.backends, name), state))
+            clean = False if one.identity in self.forgotten else _is_clean(self.backends, name)
+            going.append(_Going(name, one, clean, state))
         return going
 
     def judge(self) -> None:
         """Find out everything that is in the way, before anything is changed."""
         for tier in self.going:
-            if tier.state == STALE:
-                tier.reason, tier.message = KEPT, f"{tier.path} was not there any more"
-            else:
-                self._judge_one(tier)
+            self._judge_one(tier)
         self._check()
         note = self.differences.note
         for tier in self.going:
@@ -146,18 +145,26 @@ class _Removing:
         self.claimed.register(Registry(self.places), self.differences)
 
     def _judge_one(self, tier: _Going) -> None:
-        if tier.state != THERE:
-            remedy = f"bring its disk back, or, if it is gone for good, give it up with forget: {tier.one.identity}"
+        forget = f"if it is gone for good, give it up with forget: {tier.one.identity}"
+        if tier.state == STALE and tier.clean is False:
+            tier.reason, tier.message = KEPT, f"{tier.path} was not there any more"
+        elif tier.state == STALE:
+            rule = f"{tier.path} is not there any more, and its content may be elsewhere, as after it was renamed"
+            tier.reason, tier.message = NOT_CLEANED, f"{rule}; bring it back, or, {forget}"
+        elif tier.state != THERE:
             rule = f"{tier.path} cannot be seen now: its disk is not mounted"
-            tier.reason, tier.message = NOT_CLEANED, f"{rule}; {remedy}"
-            return
-        try:
-            if tier.clean:
-                tier.entries = self._cleanup(tier).check()
-            else:
-                self._cleanup(tier).check_stopped()
-        except NotCleaned as error:
-            tier.reason, tier.message = error.reason, error.why
+            tier.reason, tier.message = NOT_CLEANED, f"{rule}; bring its disk back, or, {forget}"
+        elif tier.clean is None:
+            rule = f"whether its content goes (clean_after_delete) is not known: it is not in {self.places.tiers_json}"
+            tier.reason, tier.message = NOT_CLEANED, f"{tier.path}: {rule}; roll the backend out again, then remove it"
+        else:
+            try:
+                if tier.clean:
+                    tier.entries = self._cleanup(tier).check()
+                else:
+                    self._cleanup(tier).check_stopped()
+            except NotCleaned as error:
+                tier.reason, tier.message = error.reason, error.why
 
     def _cleanup(self, tier: _Going) -> Cleanup:
         claim = Claim(tier.name, tier.one.path, tier.one.identity, self.host)
@@ -200,6 +207,13 @@ class _Removing:
 
     def _finish_one(self, tier: _Going) -> None:
         try:
+            if tier.state != STALE:
+                # Others were emptied since it was judged, which takes minutes.
+                self._cleanup(tier).check_stopped(empty=bool(tier.clean) and not self.differences.check_mode)
+        except NotCleaned as error:
+            tier.reason, tier.message = error.reason, error.why
+            return
+        try:
             self.differences.do(f"give up {tier.path}", partial(self._give_up, tier))
         except (StowageError, OSError) as error:
             tier.reason, tier.message = NOT_CLEANED, one_line(error, tier.path)
@@ -232,9 +246,9 @@ class _Removing:
         return [tier.report() for tier in self.going]
 
 
-def _is_clean(backends: Mapping[str, Backend], name: str) -> bool:
-    """Return whether the content of a tier goes with it; what is not known is not deleted."""
+def _is_clean(backends: Mapping[str, Backend], name: str) -> bool | None:
+    """Return whether the content of a tier goes with it; None when what was declared is not known."""
     backend, _slash, position = name.rpartition("/")
     members = backends[backend].members if backend in backends else ()
     tier = members[int(position)].tier if position.isdigit() and int(position) < len(members) else None
-    return tier is not None and tier.clean_after_delete
+    return None if tier is None else tier.clean_after_delete
