@@ -119,6 +119,8 @@ def test_a_tier_that_was_moved_is_not_done_with(host: Host, disk: Path) -> None:
     assert host.remove("kept")[0]["reason"] == "TierReleased"
     (disk / "parent").unlink()
     (disk / "moved").rename(disk / "parent")
+    assert "its claim is not registered any more" in refused(host)  # it was dropped with the other one
+    host.declare(backend("chat", disk / "parent/kv", clean=True))
     assert host.remove("chat")[0]["reason"] == "TierCleaned"
 
 
