@@ -301,10 +301,10 @@ def test_what_is_written_right_before_the_lease_stays(disk: Path, monkeypatch: p
     paths = make(disk, "a", "b")
     real = write_leases._lease
 
-    def lease(fd: int) -> None:
+    def lease(fd: int) -> StowageError | None:
         if os.path.samestat(os.fstat(fd), os.stat(paths[0])):
             paths[0].write_bytes(b"new")
-        real(fd)
+        return real(fd)
 
     monkeypatch.setattr(write_leases, "_lease", lease)
     removed, _excess = evict(disk, 1)

@@ -56,7 +56,7 @@ def _first_refusal(root_fd: int) -> str:
 
 def _refusal(dir_fd: int, name: bytes) -> str:
     try:
-        os.close(leased(dir_fd, name))
+        os.close(leased(dir_fd, name)[0])
     except StowageError as error:
         return str(error)
     except OSError as error:
@@ -68,8 +68,10 @@ class OpenElsewhereError(StowageError):
     """Somebody has the file open: there is no write lease on it."""
 
 
-def leased(dir_fd: int, name: bytes) -> int:
-    """Open a regular file under a write lease, which ends when the descriptor is closed.
+def leased(dir_fd: int, name: bytes) -> tuple[int, os.stat_result]:
+    """Open a regular file under a write lease, which ends when the descriptor is closed; and look at it.
+
+    Whoever was faster than the lease has left a trace in what is returned, and nobody reads or writes from now on.
 
     :raises OpenElsewhereError: when somebody has it open
     :raises StowageError: when there are no leases here
@@ -83,23 +85,27 @@ def leased(dir_fd: int, name: bytes) -> int:
             raise OpenElsewhereError("is open in some process: another lease is held on it") from error
         raise
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        why = _lease(fd)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "it was replaced while it was looked at")
-        _lease(fd)
+        if why is not None:
+            raise why
     except BaseException:
         os.close(fd)
         raise
-    return fd
+    return fd, status
 
 
-def _lease(fd: int) -> None:
+def _lease(fd: int) -> StowageError | None:
+    """Take the lease; return why there is none."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError as error:
         if error.errno in _REFUSED:
-            raise OpenElsewhereError("is open somewhere: the kernel refuses a write lease on it") from error
-        what = f"has no write lease: {error.strerror}; the kernel or its filesystem must grant leases"
-        raise StowageError(what) from error
+            return OpenElsewhereError("is open somewhere: the kernel refuses a write lease on it")
+        return StowageError(f"has no write lease: {error.strerror}; the kernel or its filesystem must grant leases")
+    return None
 
 
 def is_kept(fd: int) -> bool:

@@ -17,16 +17,17 @@ import secrets
 import stat
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from .. import mounts as mount_table
 from ..errors import StowageError, printable
 from ..eviction import write_leases
 from ..eviction.write_leases import OpenElsewhereError
-from ..mounts import Mount, place_in_filesystem
-from ..syscalls import DIRECTORY, NO_DIRECTORY, mount_id, open_beneath, rename_noreplace
+from ..mounts import place_in_filesystem
+from ..syscalls import DIRECTORY, NO_DIRECTORY, open_beneath, rename_noreplace
 from ..trees.tally import FirstProblems
 from ..trees.walk import Problem, Walk
 from .files_eviction import Excess, Limits, Plan, Victim
@@ -173,13 +174,13 @@ def _batch(candidates: Iterator[Victim], excess: Excess) -> list[Victim]:
     return batch
 
 
-@dataclass
-class _Directory:
-    """A directory below the tier, as it was when it was opened."""
+class _Place(NamedTuple):
+    """Where a file is to be found."""
 
-    fd: int
-    device: int
-    inode: int
+    dir_fd: int
+    name: bytes
+    directory: str
+    """The path of its directory."""
 
 
 class _Remover:
@@ -187,17 +188,12 @@ class _Remover:
         self._root_fd = root_fd
         self._plan = plan
         self._kept = removed.kept
-        self._directories: OrderedDict[str, _Directory] = OrderedDict()
+        self._path = path
+        self._directories: OrderedDict[str, int] = OrderedDict()
         stack.callback(self._close)
-        mounts = mount_table.read()
-        mount = mount_table.of_fd(root_fd, mounts)
-        # From here, so that a tier that is moved as a whole, or with what it is in, is found out as well.
-        self._top_fd = os.open(mount.point, DIRECTORY)
-        stack.callback(os.close, self._top_fd)
-        if mount_id(self._top_fd) != mount.id:
-            raise StowageError(f"{printable(path)}: something else was mounted at {printable(mount.point)} meanwhile")
-        self._path = os.path.relpath(path, mount.point)
-        self._mounted = _mounted_below(path, mount, mounts)
+        self._descriptors_fd = os.open("/proc/self/fd", DIRECTORY)
+        stack.callback(os.close, self._descriptors_fd)
+        self._mounted = _mounted_below(root_fd, path)
         self._aside_fd = _open_aside(root_fd)
         stack.callback(os.close, self._aside_fd)
         self._aside = _random()
@@ -230,18 +226,16 @@ class _Remover:
         names = _names(victim)
         if self._mounted and not self._mounted.isdisjoint(os.path.join(*reversed(name)) for name in names):
             return MOUNTED
-        places = [(self._open(directory).fd, os.fsencode(name)) for name, directory in names]
-        fd = write_leases.leased(*places[0])
+        places = [self._place(*name) for name in names]
+        fd, status = write_leases.leased(places[0].dir_fd, places[0].name)
         moved = 0
         try:
-            # Looked at under the lease: who was faster than that has left a trace by now, and nobody is from now on.
-            status = os.fstat(fd)
             if status.st_nlink != len(names) or self._is_newer(victim, status):
                 return CHANGED
             for place in places:
                 self._move_aside(place, moved)
                 moved += 1
-            why = self._why_not(fd, status, names)
+            why = self._why_not(fd, status, places)
             if not why:
                 while moved:
                     os.unlink(self._name(moved - 1), dir_fd=self._aside_fd)
@@ -250,20 +244,21 @@ class _Remover:
         finally:
             while moved:
                 moved -= 1
-                self._put_back(self._name(moved), *places[moved])
+                self._put_back(self._name(moved), places[moved])
             os.close(fd)
 
     def _is_newer(self, victim: Victim, status: os.stat_result) -> bool:
         plan = self._plan
         return plan.time_of(status) > victim.time_ns or plan.is_young(status, time.time_ns())
 
-    def _why_not(self, fd: int, status: os.stat_result, names: list[tuple[str, str]]) -> str:
+    def _why_not(self, fd: int, status: os.stat_result, places: list[_Place]) -> str:
         """Return why what was moved aside has to go back."""
-        for number, (_name, directory) in enumerate(names):
+        for number, place in enumerate(places):
             there = os.stat(self._name(number), dir_fd=self._aside_fd, follow_symlinks=False)
             if (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
                 return CHANGED
-            if not self._is_there(directory):
+            # The kernel tells where it is now, whatever was moved: it, the tier, or what that is in.
+            if os.readlink(str(place.dir_fd), dir_fd=self._descriptors_fd) != place.directory:
                 return MOVED
         return "" if write_leases.is_kept(fd) else OPEN
 
@@ -272,65 +267,54 @@ class _Remover:
     def _name(self, number: int) -> bytes:
         return b"%s-%d" % (self._aside, number)
 
-    def _move_aside(self, place: tuple[int, bytes], number: int) -> None:
-        dir_fd, name = place
+    def _move_aside(self, place: _Place, number: int) -> None:
         try:
-            os.rename(name, self._name(number), src_dir_fd=dir_fd, dst_dir_fd=self._aside_fd)
+            os.rename(place.name, self._name(number), src_dir_fd=place.dir_fd, dst_dir_fd=self._aside_fd)
         except OSError as error:
             if error.errno == errno.EXDEV:
                 raise OSError(errno.EPERM, APART) from error
             raise
 
-    def _put_back(self, aside: bytes, dir_fd: int, name: bytes) -> None:
+    def _put_back(self, aside: bytes, place: _Place) -> None:
         try:
             try:
-                rename_noreplace(self._aside_fd, aside, dir_fd, name)
+                rename_noreplace(self._aside_fd, aside, place.dir_fd, place.name)
             except FileExistsError:  # another one has its name: it stays beside it, until its time comes again
-                rename_noreplace(self._aside_fd, aside, dir_fd, _PREFIX + _random())
+                rename_noreplace(self._aside_fd, aside, place.dir_fd, _PREFIX + _random())
         except OSError:
             self._aside = _random()  # its directory is gone, or full: the next round finds it where it is now
 
     # -- Directories
 
-    def _open(self, directory: str) -> _Directory:
-        """Return a directory below the tier, open; the latest ones stay so."""
-        held = self._directories
-        found = held.get(directory)
-        if found is not None:
-            held.move_to_end(directory)
-            return found
-        fd = open_beneath(self._root_fd, os.fsencode(directory) or b".")
-        status = os.fstat(fd)
-        held[directory] = found = _Directory(fd, status.st_dev, status.st_ino)
-        if len(held) > _HELD:
-            os.close(held.popitem(last=False)[1].fd)
-        return found
+    def _place(self, name: str, directory: str) -> _Place:
+        path = os.path.join(self._path, directory) if directory else self._path
+        return _Place(self._open(directory), os.fsencode(name), path)
 
-    def _is_there(self, directory: str) -> bool:
-        """Return whether a directory is still where it was looked at, in the tier at its path."""
-        held = self._directories[directory]
-        try:
-            fd = open_beneath(self._top_fd, os.fsencode(os.path.join(self._path, directory)))
-        except OSError as error:
-            if error.errno not in NO_DIRECTORY:
-                raise
-            return False
-        try:
-            status = os.fstat(fd)
-        finally:
-            os.close(fd)
-        return (status.st_dev, status.st_ino) == (held.device, held.inode)
+    def _open(self, directory: str) -> int:
+        """Return a descriptor of a directory below the tier; the latest ones stay open."""
+        fds = self._directories
+        fd = fds.get(directory)
+        if fd is not None:
+            fds.move_to_end(directory)
+            return fd
+        fd = open_beneath(self._root_fd, os.fsencode(directory) or b".")
+        fds[directory] = fd
+        if len(fds) > _HELD:
+            os.close(fds.popitem(last=False)[1])
+        return fd
 
     def _close(self) -> None:
         while self._directories:
-            os.close(self._directories.popitem()[1].fd)
+            os.close(self._directories.popitem()[1])
 
 
-def _mounted_below(path: str, mount: Mount, mounts: Sequence[Mount]) -> set[str]:
+def _mounted_below(root_fd: int, path: str) -> set[str]:
     """Return what below the tier is mounted somewhere, as paths below it: such a file is in use without being open.
 
     What containers have mounted among themselves takes rights to see that whoever calls this need not have.
     """
+    mounts = mount_table.read()
+    mount = mount_table.of_fd(root_fd, mounts)
     inside = place_in_filesystem(path, mount).rstrip("/") + "/"
     same = (other.root for other in mounts if other.device == mount.device)
     return {root[len(inside) :] for root in same if root.startswith(inside)}
