@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stowage_core.drives.declared import Problems
@@ -196,6 +196,7 @@ def test_quantities(number: int, unit: str) -> None:
     assert found.members[0].tier == Tier("/kv", number * factor)
 
 
+@example(float("nan"))
 @given(st.text(max_size=8) | st.floats() | st.booleans() | st.lists(st.integers()))
 def test_what_is_no_quantity(value: Any) -> None:
     try:

@@ -42,7 +42,8 @@ class Fields:
                 remedy = hint or (did_you_mean(key, spellings) if isinstance(key, str) else "")
                 self.add(plain(key), "unknown field" + (f"; {remedy}" if remedy else ""))
         for name in known:
-            self._check_once(name)
+            if name != camel_case(name):
+                self._check_once(name)
 
     def _check_once(self, name: str) -> None:
         one, other = self._value.get(name), self._value.get(camel_case(name))
