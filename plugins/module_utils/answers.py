@@ -11,7 +11,9 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Callable
 
 from .errors import Refusal, StowageError
@@ -26,6 +28,11 @@ def in_child(work: Callable[[Tell], None], described: Callable[[int], str]) -> l
 
     :param described: given how often the child has told something, what it was busy with when it stopped answering
     """
+    return _told(*_child_at(work), time.monotonic() + _PATIENCE, described)
+
+
+def _child_at(work: Callable[[Tell], None]) -> tuple[int, int]:
+    """Start a child at *work*, and return its pid and where it can be heard."""
     reading, writing = os.pipe()
 
     def tell(value: object) -> None:
@@ -45,8 +52,11 @@ def in_child(work: Callable[[Tell], None], described: Callable[[int], str]) -> l
 
     pid = fork(child)
     os.close(writing)
+    return pid, reading
+
+
+def _told(pid: int, reading: int, deadline: float, described: Callable[[int], str]) -> list[object]:
     text = b""
-    deadline = time.monotonic() + _PATIENCE
     with open(reading, "rb", buffering=0) as pipe:
         while True:
             ready, _writing, _failed = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
@@ -71,15 +81,35 @@ def check_answers(named: Sequence[tuple[str, str]]) -> None:
 
     def work(tell: Tell) -> None:
         for _name, path in named:
-            try:
-                os.statvfs(path)  # unlike what a file looks like, never answered out of a cache
-            except OSError as error:
-                if error.errno in (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EHOSTDOWN):
-                    tell(error.strerror)
-                    continue
-            tell(None)
+            tell(_problem(path))
 
     problems = in_child(work, lambda count: "{}: {}".format(*named[count]))
     for (name, path), problem in zip(named, problems):
         if problem is not None:
             raise Refusal(name, f"{path}: {problem}", "mount it anew")
+
+
+def answering(paths: Iterable[str]) -> set[str]:
+    """Return those of *paths* whose filesystem answers, of any number in the time of one; a missing path does."""
+    deadline = time.monotonic() + _PATIENCE
+    children = [(path, *_child_at(partial(_tell_problem, path))) for path in paths]
+    found = set()
+    for path, pid, reading in children:
+        with suppress(StowageError):
+            if _told(pid, reading, deadline, str) == [None]:
+                found.add(path)
+    return found
+
+
+def _tell_problem(path: str, tell: Tell) -> None:
+    tell(_problem(path))
+
+
+def _problem(path: str) -> str | None:
+    """Say why the filesystem at *path* is of no use; this may never return."""
+    try:
+        os.statvfs(path)  # unlike what a file looks like, never answered out of a cache
+    except OSError as error:
+        if error.errno in (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EHOSTDOWN):
+            return error.strerror
+    return None

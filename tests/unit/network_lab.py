@@ -52,7 +52,7 @@ class Host:
         monkeypatch.setattr(exports, "DIRECTORY", str(self.exports))
         monkeypatch.setattr(mounts, "read", lambda *_pid: list(self.mounted.values()))
         for module in (client, making):
-            monkeypatch.setattr(module, "answers", lambda path: path not in self.hung)
+            monkeypatch.setattr(module, "answering", lambda paths: set(paths) - self.hung)
         monkeypatch.setattr(client, "unmount_forced", self._unmount_forced)
         monkeypatch.setattr(mountstats, "read", self._mountstats)
         monkeypatch.setattr(networks, "nfs", lambda: networks.Nfs(dict.fromkeys(networks._TOOLS, "/x"), ()))
@@ -93,6 +93,7 @@ class Host:
         self.mounted[name] = replace(mount, options=options, super_options=options)
 
     def _unmount_forced(self, point: str) -> None:
+        self.commands.append(["umount2", point])
         self.mounted = {name: mount for name, mount in self.mounted.items() if mount.point != point}
 
     def _mountstats(self, points: Sequence[str]) -> list[MountStats]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from .. import mounts as mount_table
 from .. import own_files
-from ..answers import check_answers
+from ..answers import answering
 from ..differences import Differences
-from ..errors import Refusal, StowageError, one_line
+from ..errors import Refusal, one_line
 from ..places import Places
 from ..services.systemd_units import RunCommand, Systemctl, mount_unit
 from ..syscalls import unmount_forced
@@ -85,29 +85,27 @@ class Client:
 
         Return why something is left, by its mount point.
         """
-        if not points:
-            return {}
-        self.run_command(["systemctl", "stop", "--", *map(mount_unit, points)])
+        # Not by systemd what hangs: umount(8) would wait for the server until it is killed, a minute later.
+        left = _forced(set(points) - answering(points))
+        stopped = [mount_unit(point) for point in points if point not in left]
+        if stopped:
+            self.run_command(["systemctl", "stop", "--", *stopped])
         table = mount_table.read()
-        left = {}
-        for point in points:
-            if not mount_units.at(point, table):
-                continue
-            try:
-                if not answers(point):
-                    unmount_forced(point)
-            except (StowageError, OSError) as error:
-                left[point] = f"{point} cannot be unmounted: {one_line(error)}"
-                continue
-            if mount_units.at(point, mount_table.read()):
+        remaining = [point for point in points if point not in left and mount_units.at(point, table)]
+        left.update(_forced(set(remaining) - answering(remaining)))
+        table = mount_table.read()
+        for point in remaining:
+            if point not in left and mount_units.at(point, table):
                 left[point] = f"{point} cannot be unmounted: something uses it; see fuser -vm {point}"
         return left
 
 
-def answers(path: str) -> bool:
-    """Return whether the filesystem at *path* answers, within a bounded time."""
-    try:
-        check_answers([("", path)])
-    except StowageError:
-        return False
-    return True
+def _forced(points: Iterable[str]) -> dict[str, str]:
+    """Unmount by force, and return what went wrong, by mount point."""
+    left = {}
+    for point in points:
+        try:
+            unmount_forced(point)
+        except OSError as error:
+            left[point] = f"{point} cannot be unmounted: {one_line(error)}"
+    return left
