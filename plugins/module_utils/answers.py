@@ -11,8 +11,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Callable
 
@@ -28,7 +27,26 @@ def in_child(work: Callable[[Tell], None], described: Callable[[int], str]) -> l
 
     :param described: given how often the child has told something, what it was busy with when it stopped answering
     """
-    return _told(*_child_at(work), time.monotonic() + _PATIENCE, described)
+    pid, reading = _child_at(work)
+    told: list[object] = []
+    if _heard(pid, reading, time.monotonic() + _PATIENCE, told):
+        return told
+    raise StowageError(f"{described(len(told))} does not answer within {_PATIENCE:.0f} s; see whether its server is up")
+
+
+def each_in_child(works: Mapping[str, Callable[[Tell], None]], patience: float) -> dict[str, list[object] | None]:
+    """Run all of *works* at the same time, each in a child, and return what each told.
+
+    :param patience: seconds for all of them
+    :return: None for one that did not end in time: its child is killed, which ends most waits for a server
+    """
+    deadline = time.monotonic() + patience
+    children = [(name, *_child_at(work)) for name, work in works.items()]
+    found: dict[str, list[object] | None] = {}
+    for name, pid, reading in children:
+        told: list[object] = []
+        found[name] = told if _heard(pid, reading, deadline, told) else None
+    return found
 
 
 def _child_at(work: Callable[[Tell], None]) -> tuple[int, int]:
@@ -55,25 +73,25 @@ def _child_at(work: Callable[[Tell], None]) -> tuple[int, int]:
     return pid, reading
 
 
-def _told(pid: int, reading: int, deadline: float, described: Callable[[int], str]) -> list[object]:
+def _heard(pid: int, reading: int, deadline: float, told: list[object]) -> bool:
+    """Take what a child tells into *told*, and return whether it ended in time."""
     text = b""
     with open(reading, "rb", buffering=0) as pipe:
         while True:
             ready, _writing, _failed = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, os.WNOHANG)  # a process that waits for a dead server may outlive us; init reaps it
-                busy = described(text.count(b"\n"))
-                raise StowageError(f"{busy} does not answer within {_PATIENCE:.0f} s; see whether its server is up")
-            piece = pipe.read(65536)
+            piece = pipe.read(65536) if ready else None
             if not piece:
                 break
             text += piece
+    told += [json.loads(line) for line in text.splitlines()]
+    if piece is None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, os.WNOHANG)  # a process that waits for a dead server may outlive us; init reaps it
+        return False
     _pid, status = os.waitpid(pid, 0)
-    told = [json.loads(line) for line in text.splitlines()]
     if status != 0:
         raise StowageError(str(told[-1]) if told else "a child process ended without an answer")
-    return told
+    return True
 
 
 def check_answers(named: Sequence[tuple[str, str]]) -> None:
@@ -91,14 +109,8 @@ def check_answers(named: Sequence[tuple[str, str]]) -> None:
 
 def answering(paths: Iterable[str]) -> set[str]:
     """Return those of *paths* whose filesystem answers, of any number in the time of one; a missing path does."""
-    deadline = time.monotonic() + _PATIENCE
-    children = [(path, *_child_at(partial(_tell_problem, path))) for path in paths]
-    found = set()
-    for path, pid, reading in children:
-        with suppress(StowageError):
-            if _told(pid, reading, deadline, str) == [None]:
-                found.add(path)
-    return found
+    found = each_in_child({path: partial(_tell_problem, path) for path in paths}, _PATIENCE)
+    return {path for path, told in found.items() if told == [None]}
 
 
 def _tell_problem(path: str, tell: Tell) -> None:

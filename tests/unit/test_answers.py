@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -63,3 +65,16 @@ def test_many_are_asked_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch, tmp_
     dead = [f"/dead{number}" for number in range(20)]
     assert answering([*dead, "/", "/stale", missing]) == {"/", missing}
     assert time.monotonic() - started < 10
+
+
+def test_what_does_not_end_in_time_is_ended(tmp_path: Path) -> None:
+    def for_ever(tell: answers.Tell) -> None:
+        tell(os.getpid())
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        time.sleep(60)
+
+    found = answers.each_in_child({"slow": for_ever, "quick": lambda tell: tell("done")}, 1.0)
+    assert found == {"slow": None, "quick": ["done"]}
+    child = int((tmp_path / "pid").read_text())
+    with contextlib.suppress(ChildProcessError):  # already waited for
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from .. import mounts as mount_table
 from .. import own_files
-from ..answers import answering
+from ..answers import Tell, answering, each_in_child
 from ..differences import Differences
 from ..errors import Refusal, one_line
 from ..places import Places
@@ -20,6 +21,9 @@ from . import at_boot, mount_units, records
 from .asked import Key, record_of
 from .mount_units import MountUnit
 from .records import BOUND, RELEASING, MountRecord
+
+_FORCED_S = 5.0
+"""The longest that unmounting by force is waited for."""
 
 
 @dataclass
@@ -102,10 +106,16 @@ class Client:
 
 def _forced(points: Iterable[str]) -> dict[str, str]:
     """Unmount by force, and return what went wrong, by mount point."""
-    left = {}
-    for point in points:
-        try:
-            unmount_forced(point)
-        except OSError as error:
-            left[point] = f"{point} cannot be unmounted: {one_line(error)}"
-    return left
+    told = each_in_child({point: partial(_force, point) for point in points}, _FORCED_S)
+    # The last of a server is gone at once, but who unmounted it goes on taking leave of the server, for a minute.
+    failed = {point: said[0] for point, said in told.items() if said is not None and said[0]}
+    return {point: f"{point} cannot be unmounted: {why}" for point, why in failed.items()}
+
+
+def _force(point: str, tell: Tell) -> None:
+    try:
+        unmount_forced(point)
+    except OSError as error:
+        tell(one_line(error))
+    else:
+        tell("")
