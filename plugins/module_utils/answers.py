@@ -11,7 +11,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Callable
 
 from .errors import Refusal, StowageError
@@ -26,6 +27,30 @@ def in_child(work: Callable[[Tell], None], described: Callable[[int], str]) -> l
 
     :param described: given how often the child has told something, what it was busy with when it stopped answering
     """
+    pid, reading = _child_at(work)
+    told: list[object] = []
+    if _heard(pid, reading, time.monotonic() + _PATIENCE, told):
+        return told
+    raise StowageError(f"{described(len(told))} does not answer within {_PATIENCE:.0f} s; see whether its server is up")
+
+
+def each_in_child(works: Mapping[str, Callable[[Tell], None]], patience: float) -> dict[str, list[object] | None]:
+    """Run all of *works* at the same time, each in a child, and return what each told.
+
+    :param patience: seconds for all of them
+    :return: None for one that did not end in time: its child is killed, which ends most waits for a server
+    """
+    deadline = time.monotonic() + patience
+    children = [(name, *_child_at(work)) for name, work in works.items()]
+    found: dict[str, list[object] | None] = {}
+    for name, pid, reading in children:
+        told: list[object] = []
+        found[name] = told if _heard(pid, reading, deadline, told) else None
+    return found
+
+
+def _child_at(work: Callable[[Tell], None]) -> tuple[int, int]:
+    """Start a child at *work*, and return its pid and where it can be heard."""
     reading, writing = os.pipe()
 
     def tell(value: object) -> None:
@@ -45,25 +70,28 @@ def in_child(work: Callable[[Tell], None], described: Callable[[int], str]) -> l
 
     pid = fork(child)
     os.close(writing)
+    return pid, reading
+
+
+def _heard(pid: int, reading: int, deadline: float, told: list[object]) -> bool:
+    """Take what a child tells into *told*, and return whether it ended in time."""
     text = b""
-    deadline = time.monotonic() + _PATIENCE
     with open(reading, "rb", buffering=0) as pipe:
         while True:
             ready, _writing, _failed = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, os.WNOHANG)  # a process that waits for a dead server may outlive us; init reaps it
-                busy = described(text.count(b"\n"))
-                raise StowageError(f"{busy} does not answer within {_PATIENCE:.0f} s; see whether its server is up")
-            piece = pipe.read(65536)
+            piece = pipe.read(65536) if ready else None
             if not piece:
                 break
             text += piece
+    told += [json.loads(line) for line in text.splitlines()]
+    if piece is None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, os.WNOHANG)  # a process that waits for a dead server may outlive us; init reaps it
+        return False
     _pid, status = os.waitpid(pid, 0)
-    told = [json.loads(line) for line in text.splitlines()]
     if status != 0:
         raise StowageError(str(told[-1]) if told else "a child process ended without an answer")
-    return told
+    return True
 
 
 def check_answers(named: Sequence[tuple[str, str]]) -> None:
@@ -71,15 +99,29 @@ def check_answers(named: Sequence[tuple[str, str]]) -> None:
 
     def work(tell: Tell) -> None:
         for _name, path in named:
-            try:
-                os.statvfs(path)  # unlike what a file looks like, never answered out of a cache
-            except OSError as error:
-                if error.errno in (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EHOSTDOWN):
-                    tell(error.strerror)
-                    continue
-            tell(None)
+            tell(_problem(path))
 
     problems = in_child(work, lambda count: "{}: {}".format(*named[count]))
     for (name, path), problem in zip(named, problems):
         if problem is not None:
             raise Refusal(name, f"{path}: {problem}", "mount it anew")
+
+
+def answering(paths: Iterable[str]) -> set[str]:
+    """Return those of *paths* whose filesystem answers, of any number in the time of one; a missing path does."""
+    found = each_in_child({path: partial(_tell_problem, path) for path in paths}, _PATIENCE)
+    return {path for path, told in found.items() if told == [None]}
+
+
+def _tell_problem(path: str, tell: Tell) -> None:
+    tell(_problem(path))
+
+
+def _problem(path: str) -> str | None:
+    """Say why the filesystem at *path* is of no use; this may never return."""
+    try:
+        os.statvfs(path)  # unlike what a file looks like, never answered out of a cache
+    except OSError as error:
+        if error.errno in (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EHOSTDOWN):
+            return error.strerror
+    return None

@@ -240,7 +240,8 @@ def seed(lab: Lab, host: Host, hosts: list[Host], root: Path, interface: str) ->
     write(files / "etc/machine-id", f"{uuid.uuid4().hex}\n", 0o444)
     addresses = "".join(f"Address={address}/24\n" for address in (host.address, host.other_address) if address)
     write(files / "etc/systemd/network/10-lab.network", f"[Match]\nName={interface}\n\n[Network]\n{addresses}")
-    (files / "etc/ssh").mkdir()
+    # So many tasks can run at once over one connection of Ansible's.
+    write(files / "etc/ssh/sshd_config.d/sessions.conf", "MaxSessions 40\n")
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", host.name, "-f", files / "etc/ssh/ssh_host_ed25519_key")
     write(files / "root/.ssh/authorized_keys", (lab.home / "key.pub").read_text(), 0o600)
     (files / "root").chmod(0o700)

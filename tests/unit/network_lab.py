@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
 from stowage_core import mounts
+from stowage_core.answers import Tell
 from stowage_core.differences import Differences
 from stowage_core.facts import networks
 from stowage_core.mounts import Mount
@@ -25,6 +26,15 @@ from stowage_core.network_mounts.records import MountRecord
 from stowage_core.network_mounts.releasing import release
 from stowage_core.network_mounts.server import Server
 from stowage_core.places import Places
+
+
+def in_this_process(works: Mapping[str, Callable[[Tell], None]], _patience: float) -> dict[str, list[object] | None]:
+    told: dict[str, list[object] | None] = {}
+    for name, work in works.items():
+        said: list[object] = []
+        work(said.append)
+        told[name] = said
+    return told
 
 
 class Host:
@@ -52,7 +62,8 @@ class Host:
         monkeypatch.setattr(exports, "DIRECTORY", str(self.exports))
         monkeypatch.setattr(mounts, "read", lambda *_pid: list(self.mounted.values()))
         for module in (client, making):
-            monkeypatch.setattr(module, "answers", lambda path: path not in self.hung)
+            monkeypatch.setattr(module, "answering", lambda paths: set(paths) - self.hung)
+        monkeypatch.setattr(client, "each_in_child", in_this_process)
         monkeypatch.setattr(client, "unmount_forced", self._unmount_forced)
         monkeypatch.setattr(mountstats, "read", self._mountstats)
         monkeypatch.setattr(networks, "nfs", lambda: networks.Nfs(dict.fromkeys(networks._TOOLS, "/x"), ()))
@@ -93,6 +104,7 @@ class Host:
         self.mounted[name] = replace(mount, options=options, super_options=options)
 
     def _unmount_forced(self, point: str) -> None:
+        self.commands.append(["umount2", point])
         self.mounted = {name: mount for name, mount in self.mounted.items() if mount.point != point}
 
     def _mountstats(self, points: Sequence[str]) -> list[MountStats]:

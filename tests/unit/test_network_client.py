@@ -338,8 +338,11 @@ def test_what_hangs_is_unmounted_by_force_and_what_fails_alone_fails(
 ) -> None:
     found, _differences = host.make(asked("a"), asked("b"), asked("c"))
     host.hung = {found[0].path}
+    host.commands.clear()
     host.release()
     assert not host.mounted
+    asked_for = [argv[:2] for argv in host.commands if "stop" in argv or "umount2" in argv]
+    assert asked_for == [["umount2", found[0].path], ["systemctl", "stop"]], "systemd would wait for it for a minute"
     host.hung = set()
     found, _differences = host.make(asked("a"), asked("b"), asked("c"))
     host.hung = {found[0].path}

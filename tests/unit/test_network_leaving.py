@@ -86,7 +86,7 @@ def test_nothing_changes_while_a_process_is_busy_in_a_mount(host: Host, monkeypa
     with pytest.raises(Refusal, match=r"uses /.*/mounts/vision.imagenet-0; end that"):
         leave(host)
     assert host.mounted
-    monkeypatch.setattr(leaving, "answers", lambda _path: False)  # it waits for a server that is down
+    monkeypatch.setattr(leaving, "answering", lambda _paths: set())  # it waits for a server that is down
     leave(host)
     assert not host.mounted
 

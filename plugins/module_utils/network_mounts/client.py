@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from .. import mounts as mount_table
 from .. import own_files
-from ..answers import check_answers
+from ..answers import Tell, answering, each_in_child
 from ..differences import Differences
-from ..errors import Refusal, StowageError, one_line
+from ..errors import Refusal, one_line
 from ..places import Places
 from ..services.systemd_units import RunCommand, Systemctl, mount_unit
 from ..syscalls import unmount_forced
@@ -20,6 +21,9 @@ from . import at_boot, mount_units, records
 from .asked import Key, record_of
 from .mount_units import MountUnit
 from .records import BOUND, RELEASING, MountRecord
+
+_FORCED_S = 5.0
+"""The longest that unmounting by force is waited for."""
 
 
 @dataclass
@@ -85,29 +89,33 @@ class Client:
 
         Return why something is left, by its mount point.
         """
-        if not points:
-            return {}
-        self.run_command(["systemctl", "stop", "--", *map(mount_unit, points)])
+        # Not by systemd what hangs: umount(8) would wait for the server until it is killed, a minute later.
+        left = _forced(set(points) - answering(points))
+        stopped = [mount_unit(point) for point in points if point not in left]
+        if stopped:
+            self.run_command(["systemctl", "stop", "--", *stopped])
         table = mount_table.read()
-        left = {}
-        for point in points:
-            if not mount_units.at(point, table):
-                continue
-            try:
-                if not answers(point):
-                    unmount_forced(point)
-            except (StowageError, OSError) as error:
-                left[point] = f"{point} cannot be unmounted: {one_line(error)}"
-                continue
-            if mount_units.at(point, mount_table.read()):
+        remaining = [point for point in points if point not in left and mount_units.at(point, table)]
+        left.update(_forced(set(remaining) - answering(remaining)))
+        table = mount_table.read()
+        for point in remaining:
+            if point not in left and mount_units.at(point, table):
                 left[point] = f"{point} cannot be unmounted: something uses it; see fuser -vm {point}"
         return left
 
 
-def answers(path: str) -> bool:
-    """Return whether the filesystem at *path* answers, within a bounded time."""
+def _forced(points: Iterable[str]) -> dict[str, str]:
+    """Unmount by force, and return what went wrong, by mount point."""
+    told = each_in_child({point: partial(_force, point) for point in points}, _FORCED_S)
+    # The last of a server is gone at once, but who unmounted it goes on taking leave of the server, for a minute.
+    failed = {point: said[0] for point, said in told.items() if said is not None and said[0]}
+    return {point: f"{point} cannot be unmounted: {why}" for point, why in failed.items()}
+
+
+def _force(point: str, tell: Tell) -> None:
     try:
-        check_answers([("", path)])
-    except StowageError:
-        return False
-    return True
+        unmount_forced(point)
+    except OSError as error:
+        tell(one_line(error))
+    else:
+        tell("")

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterator
 
 from .. import mounts as mount_table
 from .. import own_files
+from ..answers import answering
 from ..errors import Refusal, StowageError, printable
 from ..places import Places
 from ..runs import pins
 from ..runs.holders import busy_in, listed
 from ..services.systemd_units import mount_unit
 from . import exports, mount_units, records
-from .client import Client, answers
+from .client import Client
 from .exporting import Exporting
 from .records import EXPORTED, FAILED, RELEASED, MountRecord
 from .releasing import release
@@ -64,7 +65,7 @@ def _check_mounts(places: Places, mounted: Collection[MountRecord]) -> None:
         there = [mount.id for mount in mount_units.at(one.path, table)]
         # Who waits for a server that is down is no user: what hangs is unmounted by force.
         busy = sorted({pid for pids in busy_in(there).values() for pid in pids})
-        if busy and answers(one.path):
+        if busy and answering([one.path]):
             raise Refusal(name, f"{listed(set(busy))} uses {one.path}", "end that")
 
 

@@ -13,12 +13,13 @@ from functools import partial
 
 from .. import mounts as mount_table
 from .. import own_files
+from ..answers import answering
 from ..errors import Refusal, StowageError, one_line
 from ..facts import networks
 from ..mounts import Mount
 from . import mount_units, mountstats, records
 from .asked import Asked, Key
-from .client import Client, answers
+from .client import Client
 from .mount_units import RDMA, TCP, MountUnit
 from .records import BOUND, EXPORTED, FAILED, PENDING, RELEASED, RELEASING, RESERVED_S, MountRecord
 from .server import PACKAGES, TOOLS
@@ -139,7 +140,7 @@ class Making:
             raise Refusal(own.path, f"its transport is {one.transport}, and it is mounted over {proto} still", _RELEASE)
 
     def _make_writable(self, unit: MountUnit) -> None:
-        if not self.client.differences.check_mode and not answers(unit.point):
+        if not self.client.differences.check_mode and not answering([unit.point]):
             rule = "it cannot be made writable, because its server does not answer"
             raise Refusal(unit.point, rule, "see whether that is up")
         self.client.differences.do(f"remount {unit.point} read-write", partial(self._remount, unit))
