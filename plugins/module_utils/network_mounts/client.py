@@ -89,6 +89,8 @@ class Client:
 
         Return why something is left, by its mount point.
         """
+        if not points:
+            return {}
         # Not by systemd what hangs: umount(8) would wait for the server until it is killed, a minute later.
         left = _forced(set(points) - answering(points))
         stopped = [mount_unit(point) for point in points if point not in left]
