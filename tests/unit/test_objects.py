@@ -93,6 +93,7 @@ def test_a_bare_host(host: Host) -> None:
         "network_mounts": [],
         "network_exports": [],
         "tiers": [],
+        "relocations": [],
         "leases": [],
         "eviction": None,
         "daemon": {"installed": False, "running": False, "last_cycle_age_s": None},

@@ -16,6 +16,7 @@ from ..errors import Refusal
 from ..owner import Registry
 from ..paths import check_path
 from ..places import Places
+from ..relocation import recorded as relocations
 from ..services.lasting_mounts import LastingMounts
 from ..services.restarts import Restarts
 from ..services.systemd_units import Systemctl, unit_name
@@ -83,6 +84,8 @@ class _LayingOut:
         wanted, users = self._wanted(), self._users()
         units = self._units()
         former = layout_record.load(self.host.layout_json)
+        relocated = relocations.load_all(self.host)
+        relocations.check_layout(relocated, self.layout.locations)
         table = mounts.read()
         places = find_all(self.layout, table)
         claimed = claims.read(self.host, request.host_name, table)
@@ -108,7 +111,9 @@ class _LayingOut:
         restarts = Restarts(self.host, environment_path)
         due = restarts.due(units, environment_differs)
         differences.note("restarted", due, [])
-        self.warnings.extend(moved(self.layout, layout_record.paths(former)))
+        told = relocations.is_told(relocated, layout_record.paths(former), self.layout.locations)
+        left = {name: path for name, path in layout_record.paths(former).items() if name not in told}
+        self.warnings.extend(moved(self.layout, left))
 
         claimed.note(differences)
         claimed.register(Registry(self.host), differences)
