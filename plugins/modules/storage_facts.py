@@ -360,6 +360,11 @@ ansible_facts:
               description: Where external volumes are, null when there are none.
               type: str
               sample: /srv/volumes
+            protected_paths:
+              description: What no run may have mounted beside the layout's own.
+              type: list
+              elements: str
+              sample: ["/var/lib/postgresql"]
             environment_prefix:
               description: What the names in its environment file begin with.
               type: str

@@ -192,6 +192,7 @@ class Objects:
         return {
             "root": value.get("root"),
             "volume_root": value.get("volume_root"),
+            "protected_paths": value.get("protected_paths", []),
             "environment_prefix": value.get("environment_prefix"),
             "locations": {
                 name: self._location(name, one, known.get(name, {}))
