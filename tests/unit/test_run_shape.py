@@ -23,7 +23,7 @@ from stowage_core.runs.shape import MAX_ATTEMPT, RunName, check_attempt, next_at
         (("ann", "..", "r"), "experiment: '..' may not begin with a dot; choose another name"),
         ((".stowage-trash", "e", "r"), "user: '.stowage-trash' may not begin with a dot; choose another name"),
         (("ann", "e", "a\nb"), "run_id: 'a\\nb' may not contain control characters"),
-        (("ann", "e", "a\x85b"), "run_id: 'a\\x85b' may not contain control characters"),
+        (("ann", "e", "a\x85b"), "run_id: 'a\\xc2\\x85b' may not contain control characters"),
         (("ann", "e", "é" * 128), "run_id: is 256 bytes long; at most 255 are allowed"),
         (("a" * 241, "e", "r"), "user: is 241 bytes long; at most 240 are allowed"),
         (("ann", "e", "\ud800"), "run_id: '\\ud800' is not a file name on this system"),

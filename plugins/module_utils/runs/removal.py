@@ -239,7 +239,7 @@ class _Removing:
                 return None, ""  # another call empties it, or has emptied it
             found = trash.whose(self.places, entry, fd)
             run = found[0] if found is not None else None
-            done = emptying.empty(fd, progress=lambda *_done: self.step("emptying"))
+            done = emptying.empty(fd, progress=self._emptying)
             if done.left:
                 return run, done.left[0] + (f" and {len(done.left) - 1} more" if done.left[1:] else "")
             self.step("emptied")
@@ -251,6 +251,9 @@ class _Removing:
                     stamps.remove(self.places, *found)
                 self.step("unstamped")
         return run, ""
+
+    def _emptying(self, _files: int, _directories: int) -> None:
+        self.step("emptying")
 
     def _forget(self, location: RunsLocation, aside: Collection[str]) -> None:
         """Forget the stamp of a run whose directory is gone: somebody else has removed it, or a call was killed then.
