@@ -94,7 +94,8 @@ def test_what_root_may_use_beyond_that_is_no_room(small_disk: Callable[..., Any]
     assert asked(daemon) == (3, [f"filesystem {disk} is 100 % full, the watermark is 99 %"])
 
 
-def test_one_filesystem_is_named_once(disk: Path, start: Callable[..., Daemon]) -> None:
+def test_one_filesystem_is_named_once(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
+    disk = small_disk("ext4", 64 * MIB).path
     (disk / "hub").mkdir()
     daemon = start()
     declare_location(daemon, "runs", disk)
@@ -126,9 +127,9 @@ def test_a_location_that_vanishes(small_disk: Callable[..., Any], start: Callabl
     assert asked(daemon, "--wait", "20") == (0, ["open"])
 
 
-def test_a_daemon_that_dies_is_a_hold(disk: Path, start: Callable[..., Daemon]) -> None:
+def test_a_daemon_that_dies_is_a_hold(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
     daemon = start(disk_watermark_pct=100)
-    declare_location(daemon, "runs", disk)
+    declare_location(daemon, "runs", small_disk("ext4", 64 * MIB).path)
     daemon.start()
     assert asked(daemon) == (0, ["open"])
     daemon.stop(signal.SIGKILL)
@@ -151,9 +152,9 @@ def test_a_daemon_that_dies_is_a_hold(disk: Path, start: Callable[..., Daemon]) 
     assert asked(daemon, "--wait", "20") == (0, ["open"])
 
 
-def test_held_by_hand(disk: Path, start: Callable[..., Daemon]) -> None:
+def test_held_by_hand(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
     daemon = start(disk_watermark_pct=0)
-    declare_location(daemon, "runs", disk)
+    declare_location(daemon, "runs", small_disk("ext4", 64 * MIB).path)
     daemon.start()
     assert asked(daemon, "--hold", "the rack is being moved") == (0, ["held"])
     assert asked(daemon) == (3, ["the rack is being moved"])

@@ -15,14 +15,14 @@ from stowage_core.gate.judgement import HELD, QUOTA, UNAVAILABLE, WATERMARK, Hol
 GB = 10**9
 
 
-def filesystem(point: str, used: int, avail: int, **changes: Any) -> dict[str, Any]:
-    """A filesystem without anything kept for root, unless *free* says so."""
+def filesystem(point: str, used: int, free: int, **changes: Any) -> dict[str, Any]:
+    """A filesystem without anything kept for root, unless *avail* says so."""
     return {
         "id": f"8:{point}",
         "mountpoint": point,
-        "size": used + avail,
-        "free": avail,
-        "avail": avail,
+        "size": used + free,
+        "free": free,
+        "avail": free,
         "shared": False,
         "objects": ["location/runs"],
         **changes,
@@ -83,7 +83,7 @@ def test_the_most_pressured_filesystem_counts(
 
 @given(st.integers(0, 2**60), st.integers(0, 2**60), st.integers(0, 2**50))
 def test_what_is_said_is_past_the_mark_and_what_is_not_held_is_not(used: int, avail: int, kept: int) -> None:
-    one = filesystem("/a", used, avail, size=used + avail + kept, free=avail + kept)
+    one = filesystem("/a", used, avail + kept, avail=avail)
     held = bool(judge([one], [], {}, [], 90))
     assert held == (used_percent(one) > 90)
 
