@@ -18,6 +18,7 @@ from typing import Any
 
 from stowage_core import records
 from stowage_core.differences import Differences
+from stowage_core.gate import holds
 from stowage_core.layout import overrides as layout_overrides
 from stowage_core.layout.change import Outcome, Request, lay_out
 from stowage_core.layout.found import MountRule
@@ -126,7 +127,7 @@ class Lab:
 
     @property
     def held(self) -> bool:
-        return "relocate/runs" in (records.read(os.path.join(self.places.var, "holds.json")) or {})
+        return "relocate/runs" in holds.load(self.places)
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[Path]:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from .. import events
 from .. import mounts as mount_table
 from ..differences import Differences
-from ..errors import PartlyFailed, Refusal, StowageError, one_line
+from ..errors import PartlyFailed, Refusal, StowageError, one_line, printable
 from ..eviction import write_leases
 from ..gate import holds
 from ..layout import record as layout_record
@@ -163,7 +163,8 @@ class Moving:
         return self._save(one, step)
 
     def _hold(self, one: Relocation) -> None:
-        holds.set_hold(self._places, one.hold, f"location {one.location} is being moved from {one.path} to {one.to}")
+        text = f"location {one.location} is being moved from {printable(one.path)} to {printable(one.to)}"
+        holds.set_hold(self._places, one.hold, text)
 
     # -- Until the switch: what fails is given up, and the location is in use as before
 
