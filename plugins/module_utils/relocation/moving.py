@@ -157,9 +157,18 @@ class Moving:
             self._step(step)
         return one
 
+    def _is_predicted(self, one: Relocation, stage: str) -> bool:
+        """Note that *stage* is to be reached, and return whether that is only to be predicted."""
+        self._differences.note(f"move of {one.location}", stage, one.stage or None)
+        if self._differences.check_mode:
+            self._tell(one, stage)
+        return self._differences.check_mode
+
+    def _tell(self, one: Relocation, stage: str) -> None:
+        self._differences.act(f"{stage}: {one.location} from {printable(one.path)} to {printable(one.to)}")
+
     def _reach(self, one: Relocation, step: str) -> Relocation:
-        self._differences.note(f"move of {one.location}", one.stage, None)
-        self._differences.act(f"{step}: {one.location} from {one.path} to {one.to}")
+        self._tell(one, one.stage)
         return self._save(one, step)
 
     def _hold(self, one: Relocation) -> None:
@@ -170,19 +179,18 @@ class Moving:
 
     def close(self, planned: Relocation, wait_s: float) -> Relocation:
         """Hold jobs, wait for the location's users, keep writers out, and back up Stowage's own metadata."""
-        if self._differences.check_mode:
-            self._differences.note(f"move of {planned.location}", CLOSED, planned.stage or None)
-            return planned
         one = planned
-        if not planned.stage:
-            with host_lock(self._places):
-                one = self._save(planned.at(HELD), "recorded")
-        stage = self._checked(one)
-        if one.stage in UNDER_WAY:
-            self._hold(one)
-            self._step("held")
-        if reached(stage, CLOSED):
+        if reached(self._checked(one), CLOSED):
+            if one.stage in UNDER_WAY and not self._differences.check_mode:
+                self._hold(one)
             return one
+        if self._is_predicted(one, CLOSED):
+            return one
+        if not one.stage:
+            with host_lock(self._places):
+                one = self._save(one.at(HELD), "recorded")
+        self._hold(one)
+        self._step("held")
         return self._or_give_up(one, lambda: self._close(one, wait_s))
 
     def _close(self, one: Relocation, wait_s: float) -> Relocation:
@@ -230,10 +238,12 @@ class Moving:
         """Copy the content, and compare the copy with it."""
         one = self.recorded()
         stage = self._checked(one)
-        if self._differences.check_mode or reached(stage, VERIFIED):
+        if reached(stage, VERIFIED):
             return one
         if not reached(stage, CLOSED):
             raise Refusal(one.location, "it is not kept from its users any more", "run stowage.host.relocate again")
+        if self._is_predicted(one, VERIFIED):
+            return one
         return self._or_give_up(one, lambda: self._copy(one))
 
     def _copy(self, one: Relocation) -> Relocation:
@@ -290,10 +300,12 @@ class Moving:
         """Mount the new directory at the old path, now and at every boot."""
         one = self.recorded()
         stage = self._checked(one)
-        if self._differences.check_mode or one.stage in (SWITCHED, FINISHED, RETIRED):
+        if reached(one.stage, SWITCHED):
             return one
         if not reached(stage, VERIFIED):
             raise Refusal(one.location, "its copy is not compared with it", "run stowage.host.relocate again")
+        if self._is_predicted(one, SWITCHED):
+            return one
         if stage == VERIFIED:
             self._check_closed(one)
             self._check_unchanged(one)
@@ -336,13 +348,13 @@ class Moving:
         if one is None:
             return None
         stage = self.standing(one)
-        if self._differences.check_mode or stage in (HELD, CLOSED, COPIED, VERIFIED, GIVEN_UP):
-            return one
-        if stage == UNDONE and one.stage == UNDONE:
+        if stage in (HELD, CLOSED, COPIED, VERIFIED, GIVEN_UP) or one.stage == UNDONE:
             return one
         if one.stage != SWITCHED or one.doing == FINISHED:
             rule = f"its move is {one.doing or one.stage}, and the old content is set aside"
             raise Refusal(one.location, rule, f"run it again to finish it, and move it again, from {one.to}")
+        if self._is_predicted(one, UNDONE):
+            return one
         one = self._save(replace(one, stage=SWITCHED, doing=UNDONE), "undoing")
         self._kept(one).remove(self._tools.units, self._tools.systemctl)
         self._step("not kept")
@@ -360,22 +372,23 @@ class Moving:
     def give_up(self) -> Relocation | None:
         """Go on as before the move, which is not switched, or switched back."""
         one = recorded.load(self._places, self._location)
-        if one is None or self._differences.check_mode:
-            return one
+        if one is None:
+            return None
         stage = self.standing(one)
         if stage in (SWITCHED, LOST) or one.stage in (FINISHED, RETIRED, FORGOTTEN):
             rule = f"it was moved to {one.to}, which is in use"
             raise Refusal(one.location, rule, "undo that first" if stage == SWITCHED else "move it again")
-        if one.stage not in (UNDONE, GIVEN_UP):
+        over = one.stage in (UNDONE, GIVEN_UP)
+        if (not over and self._is_predicted(one, GIVEN_UP)) or self._differences.check_mode:
+            return one
+        if not over:
             self._kept(one).remove(self._tools.units, self._tools.systemctl)
             self._back(one)
             self._step("opened")
         holds.lift(self._places, one.hold)
         self._step("lifted")
         self._progress.end()
-        if one.stage in (UNDONE, GIVEN_UP):
-            return one
-        return self._reach(one.at(GIVEN_UP), "given up")
+        return one if over else self._reach(one.at(GIVEN_UP), "given up")
 
     # -- Afterwards
 
@@ -383,14 +396,15 @@ class Moving:
         """Set the old content aside, and let jobs begin."""
         one = self.recorded()
         stage = self._checked(one)
-        if self._differences.check_mode:
-            return one
         if reached(stage, FINISHED):
-            holds.lift(self._places, one.hold)
+            if not self._differences.check_mode:
+                holds.lift(self._places, one.hold)
             return one
         if stage != SWITCHED:
             raise Refusal(one.location, "it is not switched", "run stowage.host.relocate again")
         self._check_settings(one)
+        if self._is_predicted(one, FINISHED):
+            return one
         if one.here:
             with opened_beneath(one, mount_table.read()) as fd:
                 if one.doing != FINISHED and state_of(fd) != one.was:
@@ -432,9 +446,7 @@ class Moving:
             raise Refusal(one.location, f"its move is {one.stage}, and not finished", "finish it first")
         self._check_settings(one)
         self._check_deletable(one)
-        if self._differences.check_mode:
-            self._differences.note(f"move of {one.location}", RETIRED, one.stage)
-            self._differences.act(f"delete what was in {one.path}")
+        if self._is_predicted(one, RETIRED):
             return one
         if one.here:
             with opened_beneath(one, mount_table.read()) as fd:
@@ -511,8 +523,7 @@ class Moving:
             more = f" (and {len(left) - 3} more)" if len(left) > 3 else ""
             rule = f"{one.path} is still named by {'; '.join(left[:3])}{more}"
             raise Refusal(one.location, rule, "change these to the new path first")
-        if self._differences.check_mode:
-            self._differences.note(f"move of {one.location}", FORGOTTEN, one.stage)
+        if self._is_predicted(one, FORGOTTEN):
             return one
         self._uncover_for_good(one)
         self._step("uncovered")
