@@ -16,6 +16,7 @@ from stowage_core.drives.declared import split_copy_name
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
+from . import credentials
 from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, Declared, Target
 from .hung import Hung
@@ -71,7 +72,7 @@ class Figures:
         for name in wanted:
             if name not in self._measured:
                 record = recorded.get(name, {})
-                known = {key: record.get(key) for key in (*_KEPT, "runs", "tier")}
+                known = {key: record.get(key) for key in (*_KEPT, "runs", "tier", "credentials")}
                 complete, reason = record.get("complete", False), record.get("reason", "")
                 self._measured[name] = {**known, "complete": complete, "reason": reason}
                 self._ended.clear()
@@ -170,7 +171,7 @@ class Figures:
             self._measured[DATA_LOCATION].update(complete=True, reason="", measured=time.time())
         else:
             kept = {key: message[key] for key in _KEPT}
-            more = {key: message.get(key) for key in ("runs", "tier")}
+            more = {key: message.get(key) for key in ("runs", "tier", "credentials")}
             if "known" in message:
                 self._buckets[message["object"]] = message["known"]
             self._measured[message["object"]].update(kept, **more, complete=True, reason="")
@@ -289,6 +290,8 @@ class Figures:
         shown = {"location": target.object.partition("/")[2] or target.object, **self._shown(target)}
         if target.object == RUNS:
             shown["runs"] = self._measured[target.object]["runs"]
+        if target.object in credentials.CACHES:
+            shown["credentials"] = self._measured[target.object]["credentials"]
         if target.object == DATA_LOCATION and self.copies_known:
             for key in ("bytes", "allocated", "files"):
                 sizes = [one[key] for one in self._copies.values()]

@@ -80,8 +80,9 @@ def _filesystems(section: Section) -> list[Metric]:
 
 
 def _locations(section: Section) -> list[Metric]:
+    locations = [{**one, "credentials": _count(one.get("credentials"))} for one in section["locations"]]
     return _gauges(
-        section["locations"],
+        locations,
         ("location",),
         (
             ("stowage_location_bytes", "bytes", "Size of the files of a location at the last complete measurement."),
@@ -93,8 +94,17 @@ def _locations(section: Section) -> list[Metric]:
                 "measured",
                 "Time of the last complete measurement.",
             ),
+            (
+                "stowage_shared_cache_credentials",
+                "credentials",
+                "Files in a cache that all workloads share that are called as credentials are.",
+            ),
         ),
     )
+
+
+def _count(items: Sequence[Any] | None) -> int | None:
+    return None if items is None else len(items)
 
 
 def _drives(section: Section) -> list[Metric]:
