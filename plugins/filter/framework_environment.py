@@ -23,7 +23,7 @@ def framework_environment(value: Any, root: Any = "") -> dict[str, str]:
     :param root: where the container has its root, if elsewhere than the host
     """
     try:
-        layout, prefix = layouts.read(value)
+        layout, prefix, _protected = layouts.read(value)
         return framework_caches.environment(rebase(layout, root) if root else layout, prefix)
     except StowageError as error:
         raise AnsibleFilterError(f"framework_environment: {error}") from error

@@ -32,7 +32,7 @@ def render_platform(value: Any, target: Any, root: Any = "", claim: Any = "", cl
             raise Refusal(
                 "target", f"{target!r} is not one of {', '.join(TARGETS)}", did_you_mean(str(target), TARGETS)
             )
-        layout, prefix = layouts.read(value)
+        layout, prefix, _protected = layouts.read(value)
         if target == "compose":
             for name, given in (("root", root), ("claim", claim), ("claims", claims)):
                 if given:

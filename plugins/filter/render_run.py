@@ -48,10 +48,10 @@ def render_run(
             raise Refusal(
                 "target", f"{target!r} is not one of {', '.join(TARGETS)}", did_you_mean(str(target), TARGETS)
             )
-        layout, prefix = layouts.read(value)
+        layout, prefix, protected = layouts.read(value)
         of_kubernetes = {"claim": claim, "claims": claims, "access_modes": access_modes, "nodes": nodes != 1}
         _check_of_target(target, root, inputs, of_kubernetes)
-        given = container(layout, prefix, run, inputs, environment, root=root)
+        given = container(layout, prefix, run, inputs, environment, protected, root)
         if target == "docker":
             found: dict[str, Any] = {"arguments": docker.arguments(given)}
         elif target == "kubernetes":

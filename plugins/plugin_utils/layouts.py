@@ -16,6 +16,7 @@ from ansible_collections.stowage.host.plugins.module_utils.layout.rules import (
     Layout,
     check_apart,
     check_prefix,
+    check_protected,
     resolve,
 )
 
@@ -28,6 +29,8 @@ class HostLayout(NamedTuple):
     layout: Layout
     prefix: str
     """What the names of its settings begin with."""
+    protected: tuple[str, ...] = ()
+    """What no run is given, beside what the layout itself protects."""
 
 
 def read(value: Any) -> HostLayout:
@@ -40,7 +43,8 @@ def read(value: Any) -> HostLayout:
         if isinstance(value, Mapping) and "locations" in value:
             found = _reported(value)
         elif isinstance(value, Mapping) and "host_storage_root" in value:
-            found = HostLayout(declared(value), str(value.get("host_environment_prefix", _DEFAULT_PREFIX)))
+            prefix = str(value.get("host_environment_prefix", _DEFAULT_PREFIX))
+            found = _checked(declared(value), prefix, value.get("host_protected_paths"))
         else:
             rule = "the input is none"
             remedy = "give the layout in the facts of a host, what storage_layout returned, or the variables of a host"
@@ -48,7 +52,6 @@ def read(value: Any) -> HostLayout:
     except (AnsibleError, UndefinedError) as error:
         raise Refusal("layout", " ".join(str(error).split()), "correct the variables") from error
     check_apart(found.layout)
-    check_prefix(found.prefix)
     return found
 
 
@@ -65,8 +68,12 @@ def _reported(value: Mapping[str, Any]) -> HostLayout:
         layout = resolve(value["root"], overrides, value["volume_root"])
         if {name: one["path"] for name, one in value["locations"].items()} != layout.locations:
             raise Refusal("layout", "its locations are not those that follow from its root and overrides")
-        return HostLayout(layout, str(value["environment_prefix"]))
+        return _checked(layout, str(value["environment_prefix"]), value["protected_paths"])
     except (AttributeError, KeyError, TypeError) as error:
         raise Refusal(
             "layout", f"the input is none ({error!r})", "roll the host out, and gather its facts anew"
         ) from error
+
+
+def _checked(layout: Layout, prefix: str, protected: Any) -> HostLayout:
+    return HostLayout(layout, check_prefix(prefix), tuple(check_protected(list(protected or []), layout)))

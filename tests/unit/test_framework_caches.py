@@ -24,6 +24,7 @@ def reported(layout: Layout, prefix: str = "STOWAGE_") -> dict[str, Any]:
         "root": layout.root,
         "volume_root": layout.volume_root,
         "environment_prefix": prefix,
+        "protected_paths": [],
         "locations": locations,
     }
 
@@ -81,6 +82,7 @@ class Undefined(dict[str, Any]):
         ({"host_storage_root": "relative"}, "root: 'relative' must be absolute"),
         (Undefined(host_storage_root=""), "layout: 'nowhere' is undefined; correct the variables"),
         ({**VARIABLES, "host_environment_prefix": "small"}, "environment_prefix: 'small' must be capital letters"),
+        ({**VARIABLES, "host_protected_paths": ["/srv"]}, "protected_paths: /srv contains runs, /srv/tuneplane/runs"),
         ({"locations": {"runs": "/runs"}}, "layout: the input is none ("),
         (
             {**reported(resolve("/srv", {})), "root": "/other"},

@@ -188,6 +188,13 @@ def test_an_input_hides_nothing(target: str, refused: str) -> None:
     assert refused in refusal("docker", RUN, [{**DRIVE, "target": target}])
 
 
+def test_what_the_layout_protects_is_given_to_no_run() -> None:
+    host = {**HOST, "host_protected_paths": ["/srv/tuneplane/cache/hf/hub/keys"]}
+    assert refusal("docker", RUN, value=host).startswith(
+        "mount /srv/tuneplane/cache/hf/hub: it contains the protected path /srv/tuneplane/cache/hf/hub/keys"
+    )
+
+
 def test_two_inputs_are_not_at_one_place_and_may_nest() -> None:
     other = {**DRIVE, "source": "/run/stowage/pins/run-7/2"}
     assert refusal("docker", RUN, [DRIVE, other]) == "inputs[1]: /data is where inputs[0] is; mount it elsewhere"

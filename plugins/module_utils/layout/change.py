@@ -26,7 +26,7 @@ from . import record as layout_record
 from .access import check_users
 from .directories import Wanted
 from .found import MountRule, Place, check_same_filesystem, find_all
-from .rules import NAMES, Layout, check_prefix, moved
+from .rules import NAMES, Layout, check_prefix, check_protected, moved
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Request:
     framework_environment_file: str | None = None
     """Where the variables for training containers are written, if anywhere."""
     restart: Sequence[str] = ()
+    protected_paths: Sequence[str] = ()
     accept_new_filesystem: bool = False
     host_name: str = ""
     """The host's name in the inventory, by which its own marks are told from those of others."""
@@ -83,6 +84,7 @@ class _LayingOut:
         request, differences = self.request, self.differences
         prefix = check_prefix(request.environment_prefix)
         environments = self._environments(prefix)
+        protected = check_protected(request.protected_paths, self.layout)
         wanted, users = self._wanted(), self._users()
         units = self._units()
         former = layout_record.load(self.host.layout_json)
@@ -103,7 +105,13 @@ class _LayingOut:
             differences.note(f"directory {directory.path}", directory.wanted.described, now)
         check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
         record = layout_record.make(
-            self.layout, places, self.rules, prefix, self._environment_files(list(environments), former), former
+            self.layout,
+            places,
+            self.rules,
+            prefix,
+            self._environment_files(list(environments), former),
+            protected,
+            former,
         )
         layout_record.note(differences, record, former)
         differing = [path for path, one in environments.items() if self._note_environment(path, *one)]

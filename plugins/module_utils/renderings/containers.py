@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Refusal, quoted
-from ..layout.rules import Layout
+from ..layout.rules import FRAMEWORK_CACHES, Layout
 from ..paths import check_path, is_within, relation
 from ..places import Places
-from ..runs.authorised import FRAMEWORK_CACHES, check_run_mounts
+from ..runs.authorised import check_run_mounts
 from . import framework_caches
 from .rebasing import moved, rebase
 

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from ..layout.rules import Layout
-from ..runs.authorised import FRAMEWORK_CACHES
+from ..layout.rules import FRAMEWORK_CACHES, Layout
 
 HOME = "HF_HOME"
 
