@@ -15,6 +15,7 @@ NAMES = (
     "cycle",
     "filesystems",
     "locations",
+    "accounts",
     "drives",
     "network_mounts",
     "tiers",

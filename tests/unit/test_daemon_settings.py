@@ -23,6 +23,11 @@ from stowaged.settings import Settings, SettingsError, load
         ({"minimum_age_s": -1}, "minimum_age_s: -1 must be a number of seconds from 0 to 31536000"),
         ({"measure_shared": "no"}, "measure_shared: 'no' must be true or false"),
         ({"host": "a\nb"}, "host: 'a\\nb' must be printable text"),
+        ({"quotas": []}, "quotas: must be a mapping with users, teams, default_user and default_team"),
+        (
+            {"quotas": {"users": {"ann": "lots"}}},
+            "quotas: users: ann: 'lots' is not a size; write bytes or a quantity such as 500G or 4Ti",
+        ),
         ({"evictt": "on"}, "evictt: no such setting; did you mean evict?"),
         ({"colour": "red"}, "colour: no such setting"),
     ],
