@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What this host is declared to have: layout, data location, drives and tiers of KV-caches under /etc/stowage.
 
-The record of its network mounts is read with it, and that of the tiers that it has claimed.
+The record of its network mounts is read with it, that of the tiers that it has claimed, and what is held.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from stowage_core.data_location.locations import DataLocation
 from stowage_core.drives import recorded as drive_records
 from stowage_core.drives.declared import PLACED, SCRATCH, SHARED
 from stowage_core.drives.recorded import Drive
+from stowage_core.gate import holds
+from stowage_core.gate.judgement import Hold
 from stowage_core.mounts import FilesystemId
 from stowage_core.network_mounts import records as network_records
 from stowage_core.network_mounts.records import MountRecord
@@ -87,6 +89,8 @@ class Declared:
     network_error: str = ""
     """Why the network mounts are not known."""
     tiers: tuple[HostTier, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    """What holds jobs because somebody said so."""
     root: Target | None = None
     """The root of the layout, in which locations are: nobody asks after it, but what else is in it is measured."""
 
@@ -113,7 +117,15 @@ def load(places: Places, host: str) -> Declared:
     targets += [_tier_target(tier, claimed.get(tier.name)) for tier in tiers]
     network_mounts, network_error = _network_mounts(places)
     return Declared(
-        tuple(targets), data_location, tuple(drives), former, network_mounts, network_error, tuple(tiers), root
+        tuple(targets),
+        data_location,
+        tuple(drives),
+        former,
+        network_mounts,
+        network_error,
+        tuple(tiers),
+        tuple(holds.declared(places)),
+        root,
     )
 
 
@@ -128,7 +140,7 @@ def _network_mounts(places: Places) -> tuple[tuple[MountRecord, ...], str]:
 def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
     """Return what changes whenever one of the files that are read was replaced, so that the rest is not read again."""
     paths = [places.layout_json, places.data_location_json, places.former_locations_json]
-    paths += [places.tiers_json, places.tiers_found_json]
+    paths += [places.tiers_json, places.tiers_found_json, places.holds_json]
     paths.append(network_records.mounts_path(places))
     paths += [drive_records.record_path(places, workspace) for workspace in drive_records.workspaces(places)]
     found = []

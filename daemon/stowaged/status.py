@@ -12,17 +12,19 @@ from stowage_core import records
 from stowage_core.accounting.exceeded import exceeded_text
 from stowage_core.accounting.totals import UNMEASURED
 from stowage_core.errors import printable
+from stowage_core.gate.recorded import as_of
 from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
+from stowage_core.spans import lasting
 from stowage_core.tiers.declared import tier_name
 from stowage_core.tiers.files_eviction import files_text as files
 
 from . import sections
 from .eviction_decision import FAILED, HALTED, SHORT
 from .runs import LARGEST
-from .tables import Column, ago, copies, lasting, percent, table, wrapped
+from .tables import Column, ago, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
 
@@ -52,7 +54,7 @@ def is_blocked(state: State) -> bool:
 def render(state: State, width: int | None, now: float | None = None) -> list[str]:
     """Return the lines of the whole page."""
     now = time.time() if now is None else now
-    lines = _daemon(state, width, now)
+    lines = _gate(state, width, now) + _daemon(state, width, now)
     for title, part in (
         ("Filesystems", _filesystems(state, width)),
         ("Locations", _locations(state, width, now)),
@@ -68,6 +70,15 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
     ):
         if part:
             lines += ["", title, *part]
+    return lines
+
+
+def _gate(state: State, width: int | None, now: float) -> list[str]:
+    """Return what holds jobs."""
+    lines = []
+    for hold in as_of(state["gate"], now).holds if "gate" in state else ():
+        whose = f" of {hold.user}" if hold.user else f" of team {hold.team}" if hold.team else ""
+        lines += wrapped(f"! Jobs{printable(whose)} are held: {hold.text}", width)
     return lines
 
 

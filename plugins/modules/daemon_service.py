@@ -106,6 +106,12 @@ options:
             description: The quota of every other team.
             type: raw
             default: 0
+      disk_watermark_pct:
+        description:
+          - How full a filesystem that holds a location may be before new jobs are held, a percentage from 0 to 100.
+            With V(0) no filesystem holds them, neither a full nor a missing one.
+        type: float
+        default: 90
 extends_documentation_fragment:
   - stowage.host.attributes
 attributes:
@@ -181,6 +187,7 @@ ARGUMENT_SPEC = {
                     "default_team": {"type": "raw", "default": 0},
                 },
             },
+            "disk_watermark_pct": {"type": "float", "default": 90},
         },
     },
 }

@@ -39,6 +39,13 @@ options:
     description:
       - Where registered external volumes are. It must exist, and lie apart from the root and from every location.
     type: str
+  protected_paths:
+    description:
+      - What no run may have mounted into its containers, such as the database, credentials and the telemetry spool. The
+        state, the packages, other runs and Stowage's own directories are protected in any case. They need not exist.
+    type: list
+    elements: str
+    default: []
   require_mount:
     description:
       - The root must lie on a mount, that is, not on the root filesystem. An existing empty directory does not prove
@@ -178,6 +185,12 @@ volume_root:
   returned: success
   type: str
   sample: /srv/volumes
+protected_paths:
+  description: What no run may have mounted into its containers, beside the layout's own.
+  returned: success
+  type: list
+  elements: str
+  sample: ["/var/lib/postgresql"]
 environment_prefix:
   description: What the names in the environment file begin with.
   returned: success
@@ -223,6 +236,7 @@ ARGUMENT_SPEC = {
     "root": {"type": "str", "required": True},
     "overrides": {"type": "dict", "default": {}},
     "volume_root": {"type": "str"},
+    "protected_paths": {"type": "list", "elements": "str", "default": []},
     "require_mount": {"type": "bool", "default": False},
     "mount_point": {"type": "str"},
     "accept_new_filesystem": {"type": "bool", "default": False},

@@ -186,6 +186,15 @@ def test_each_run_has_its_own_figures(disk: Disk, failing: set[int]) -> None:
     assert after["bob/llm/run-2"]["measured"] > before["measured"]
 
 
+def test_what_begins_with_a_dot_is_no_run(disk: Disk) -> None:
+    disk.put("runs/alice/llm/run-1/work/file", 10)
+    disk.put("runs/.stowage-trash/pending/17/work/file", 100)
+    disk.put("runs/alice/.cache/x/file", 100)
+    disk.put("runs/alice/llm/.stowage-new-0/file", 100)
+    found = disk.measure(disk.location("runs", "runs"))["location/runs"]
+    assert found["bytes"] == 310 and found["runs"]["count"] == 1
+
+
 def test_no_runs(disk: Disk) -> None:
     (disk.path / "runs").mkdir()
     found = disk.measure(disk.location("runs", "runs"))

@@ -25,7 +25,7 @@ from . import record as layout_record
 from .access import check_users
 from .directories import Wanted
 from .found import MountRule, Place, check_same_filesystem, find_all
-from .rules import NAMES, Layout, check_prefix, moved
+from .rules import NAMES, Layout, check_prefix, check_protected, moved
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Request:
     environment_file: str = "/etc/stowage/stowage.env"
     environment_prefix: str = "STOWAGE_"
     restart: Sequence[str] = ()
+    protected_paths: Sequence[str] = ()
     accept_new_filesystem: bool = False
     host_name: str = ""
     """The host's name in the inventory, by which its own marks are told from those of others."""
@@ -80,6 +81,7 @@ class _LayingOut:
         request, differences = self.request, self.differences
         prefix = check_prefix(request.environment_prefix)
         environment_path = check_path(request.environment_file, "environment_file")
+        protected = check_protected(request.protected_paths, self.layout)
         wanted, users = self._wanted(), self._users()
         units = self._units()
         former = layout_record.load(self.host.layout_json)
@@ -100,7 +102,13 @@ class _LayingOut:
             differences.note(f"directory {directory.path}", directory.wanted.described, now)
         check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
         record = layout_record.make(
-            self.layout, places, self.rules, prefix, self._environment_files(environment_path, former), former
+            self.layout,
+            places,
+            self.rules,
+            prefix,
+            self._environment_files(environment_path, former),
+            protected,
+            former,
         )
         layout_record.note(differences, record, former)
         environment = environment_file.render(self.layout.settings(prefix))
