@@ -17,6 +17,7 @@ from stowage_core.drives.declared import split_copy_name
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
+from . import credentials
 from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, ROOT, Declared, Target
 from .hung import Hung
@@ -73,7 +74,7 @@ class Figures:
         for name in wanted:
             if name not in self._measured:
                 record = recorded.get(name, {})
-                known = {key: record.get(key) for key in (*_KEPT, "runs", "tier")}
+                known = {key: record.get(key) for key in (*_KEPT, "runs", "tier", "credentials")}
                 complete, reason = record.get("complete", False), record.get("reason", "")
                 shares = last_shares(record)
                 self._measured[name] = {**known, "shares": shares, "complete": complete, "reason": reason}
@@ -173,7 +174,8 @@ class Figures:
             self._measured[DATA_LOCATION].update(complete=True, reason="", measured=time.time())
         else:
             kept = {key: message[key] for key in _KEPT}
-            more = {**{key: message.get(key) for key in ("runs", "tier")}, "shares": last_shares(message)}
+            more = {key: message.get(key) for key in ("runs", "tier", "credentials")}
+            more["shares"] = last_shares(message)
             if "known" in message:
                 self._buckets[message["object"]] = message["known"]
             self._measured[message["object"]].update(kept, **more, complete=True, reason="")
@@ -303,6 +305,8 @@ class Figures:
         shown = {"location": target.object.partition("/")[2] or target.object, **self._shown(target)}
         if target.object == RUNS:
             shown["runs"] = self._measured[target.object]["runs"]
+        if target.object in credentials.CACHES:
+            shown["credentials"] = self._measured[target.object]["credentials"]
         if target.object == DATA_LOCATION and self.copies_known:
             for key in ("bytes", "allocated", "files"):
                 sizes = [one[key] for one in self._copies.values()]

@@ -33,7 +33,7 @@ from stowage_core.trees.pace import Pace, Pacer
 from stowage_core.trees.parts import Names, Part, measure_parts
 from stowage_core.trees.walk import Directory
 
-from . import buckets, probe, shares
+from . import buckets, credentials, probe, shares
 from .children import Send
 from .declared import DATA_LOCATION, ROOT, Target
 from .last_measured import KEPT, last_measured, record_path
@@ -199,9 +199,26 @@ class Measuring:
             except OSError as error:
                 self._fail(target, f"{target.path}: {error.strerror}", send)
                 return
+        if target.object in credentials.CACHES:
+            figures = {**figures, "credentials": self._credentials(target, send)}
         record = {**figures, "filesystem": filesystem.to_json()}
         _keep(send, lambda: records.write(record_path(self.places, target.object), record))
         send({"object": target.object, **figures, **({"known": known} if known else {})})
+
+    def _credentials(self, target: Target, send: Send) -> list[str]:
+        """Return the files in a cache that are called as credentials are, and record the event of a new one."""
+        before: list[str] = last_measured(self.places, target.object, send).get("credentials") or []
+        try:
+            fd, _filesystem = self._open(target, send)
+            try:
+                found = credentials.find(fd, target.path)
+            finally:
+                os.close(fd)
+        except (StowageError, OSError) as error:
+            send({"say": f"{one_line(error, target.path)}; whether credentials are there is as it was last known"})
+            return before
+        credentials.tell(self.places, target.object, found, before)
+        return found
 
     def _tier(self, target: Target, send: Send) -> tuple[dict[str, Any], str]:
         """Return what is in a tier beside its size, with the space of its filesystem, and the buckets known now.

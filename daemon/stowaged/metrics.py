@@ -96,8 +96,9 @@ def _filesystems(section: Section) -> list[Metric]:
 
 
 def _locations(section: Section) -> list[Metric]:
+    locations = [{**one, "credentials": _count(one.get("credentials"))} for one in section["locations"]]
     return _gauges(
-        section["locations"],
+        locations,
         ("location",),
         (
             ("stowage_location_bytes", "bytes", "Size of the files of a location at the last complete measurement."),
@@ -108,6 +109,11 @@ def _locations(section: Section) -> list[Metric]:
                 "stowage_location_measured_timestamp_seconds",
                 "measured",
                 "Time of the last complete measurement.",
+            ),
+            (
+                "stowage_shared_cache_credentials",
+                "credentials",
+                "Files in a cache that all workloads share that are called as credentials are.",
             ),
         ),
     )
@@ -137,6 +143,10 @@ def _accounts(section: Section) -> list[Metric]:
         _gauge("stowage_accounts_complete", "1 when nothing is missing in the accounts.", section["complete"]),
         *_gauges([section], (), (measured,)),
     ]
+
+
+def _count(items: Sequence[Any] | None) -> int | None:
+    return None if items is None else len(items)
 
 
 def _drives(section: Section) -> list[Metric]:

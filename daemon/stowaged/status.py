@@ -172,7 +172,12 @@ def _objects(title: str, items: list[tuple[str, Mapping[str, Any]]], width: int 
 
 def _locations(state: State, width: int | None, now: float) -> list[str]:
     items = state.get("locations", {}).get("locations", [])
-    return _objects("Location", [(one["location"], one) for one in items], width, now)
+    lines = _objects("Location", [(one["location"], one) for one in items], width, now)
+    for one in items:
+        for path in one.get("credentials") or []:
+            rule = f"{printable(path)} is called as a file with credentials, and all workloads share this cache"
+            lines += wrapped(f"! {one['location']}: {rule}: remove it, and withdraw what it holds", width)
+    return lines
 
 
 def _drives(state: State, width: int | None, now: float) -> list[str]:

@@ -57,7 +57,7 @@ STATE: dict[str, Any] = {
     "locations": {
         "locations": [
             {"location": "runs", "available": True, "complete": True, **MEASURED},
-            {"location": "cache", "available": False, "complete": False, **UNMEASURED},
+            {"location": "cache", "available": False, "complete": False, "credentials": ["/c/token"], **UNMEASURED},
         ]
     },
     "accounts": {
@@ -167,6 +167,7 @@ stowage_location_available{location="cache"} 0
 stowage_location_complete{location="runs"} 1
 stowage_location_complete{location="cache"} 0
 stowage_location_measured_timestamp_seconds{location="runs"} 990.5
+stowage_shared_cache_credentials{location="cache"} 1
 stowage_drive_bytes{workspace="ml",drive="imagenet",source="0"} 5000000000
 stowage_drive_files{workspace="ml",drive="imagenet",source="0"} 12
 stowage_drive_answers{workspace="ml",drive="imagenet",source="0"} 0
