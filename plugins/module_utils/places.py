@@ -104,6 +104,11 @@ class Places:
         return os.path.join(self.var, "relocations")
 
     @property
+    def accounts_json(self) -> str:
+        """Whose the space is, as last measured."""
+        return os.path.join(self.var, "accounts.json")
+
+    @property
     def events(self) -> str:
         return os.path.join(self.var, "events.jsonl")
 

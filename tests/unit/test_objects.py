@@ -90,6 +90,7 @@ def test_a_bare_host(host: Host) -> None:
         "drives": {},
         "copies": {},
         "fills": {},
+        "accounts": None,
         "network_mounts": [],
         "network_exports": [],
         "tiers": [],

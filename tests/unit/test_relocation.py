@@ -420,7 +420,7 @@ def test_references_are_found_where_paths_are_named(tmp_path: Path) -> None:
     records.write(os.path.join(places.drives_dir, "ml.json"), {"path": "/srv/runs/x"})
     records.write(places.layout_json, {"path": "/srv/runs"})
     Path(places.environment).write_text("RUNS_ROOT=/srv/runs\n")
-    found = references(places, ["/srv/runs"], [str(ours)], [f"{tmp_path}/units/**"])
+    found = references(places, ["/srv/runs"], [str(ours), places.environment], [f"{tmp_path}/units/**"])
     assert [text.replace(str(tmp_path), "") for text in found] == [
         '/etc/stowage/drives/ml.json:2: "path": "/srv/runs/x"',
         "/units/a.service:2: WorkingDirectory=/srv/runs",

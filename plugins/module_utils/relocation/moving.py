@@ -40,7 +40,7 @@ from .directories import opened_beneath, opened_new, opened_old
 from .old_path import UNITS, KeptPath, kept_path
 from .progress import Progress
 from .recorded import Relocation
-from .references import links_into, references
+from .references import environment_files, links_into, references
 from .stages import (
     CLOSED,
     COPIED,
@@ -51,7 +51,6 @@ from .stages import (
     HELD,
     LOST,
     RETIRED,
-    STAGES,
     SWITCHED,
     UNDER_WAY,
     UNDONE,
@@ -548,9 +547,11 @@ class Moving:
 
     def references(self, one: Relocation) -> list[str]:
         """Return what still names the old path on this host."""
-        kept = self._kept(one).path(self._tools.units)
-        found = references(self._places, one.old_paths, [kept])
-        if one.stage in STAGES and reached(one.stage, SWITCHED):
+        ours = [self._kept(one).path(self._tools.units)]
+        if not reached(one.stage, FINISHED):
+            ours += environment_files(self._places)  # they follow with the settings
+        found = references(self._places, one.old_paths, ours)
+        if reached(one.stage, SWITCHED):
             with opened_new(one, mount_table.read()) as fd:
                 return [*found, *(f"the link {one.to}/{link}" for link in links_into(fd, one.old_paths))]
         return found

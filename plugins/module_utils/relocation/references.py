@@ -82,15 +82,13 @@ def _files(places: Places, patterns: Sequence[str]) -> Iterator[str]:
             seen.add(path)
     for pattern in ("*.json", "*/*.json", "*.env"):
         seen.update(glob.glob(os.path.join(glob.escape(places.etc), pattern)))
-    # The layout itself follows; its earlier environment files do not.
-    present, *earlier = _environment_files(places) or [places.environment]
-    seen.update(earlier)
-    seen -= {places.layout_json, present}
+    seen.update(environment_files(places))
+    seen.discard(places.layout_json)  # which follows
     return iter(sorted(path for path in seen if os.path.isfile(path) and not os.path.islink(path)))
 
 
-def _environment_files(places: Places) -> list[str]:
-    """Return the present environment file of the layout, and after it earlier ones that are still there."""
+def environment_files(places: Places) -> list[str]:
+    """Return the environment files of the layout: these follow, and earlier ones that are still there do not."""
     try:
         return list(layout_record.load(places.layout_json)["environment_files"])
     except StowageError:
