@@ -9,6 +9,10 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stowage_core.words import ago as ago
+from stowage_core.words import lasting as lasting
+from stowage_core.words import percent as percent
+
 _GAP = 2
 _READABLE = 16
 """Columns are left out before a name or path becomes shorter than this."""
@@ -80,21 +84,6 @@ def _cell(text: str, room: int, column: Column) -> str:
     return padding + text if column.right else text + padding
 
 
-def ago(seconds: float | None) -> str:
-    """Return a time in the past in words; None is never."""
-    if seconds is None:
-        return "never"
-    return f"{lasting(max(0.0, seconds))} ago"
-
-
-def lasting(seconds: float) -> str:
-    """Return a span of time in words."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size or (size == 60 and seconds >= 60):
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def wrapped(text: str, width: int | None) -> list[str]:
     """Return the lines of a sentence; words stay whole, for they may be paths."""
     if width is None:
@@ -104,12 +93,3 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 def copies(number: int) -> str:
     return "1 copy" if number == 1 else f"{number} copies"
-
-
-def percent(fraction: float) -> str:
-    """Return a fraction as a whole percentage that never says 0 or 100 unless it is."""
-    if 0 < fraction < 0.01:
-        return "<1 %"
-    if 0.99 < fraction < 1:
-        return ">99 %"
-    return f"{fraction * 100:.0f} %"
