@@ -19,6 +19,8 @@ Host = Mapping[str, Any]
 
 _NARROWEST = 40
 _WIDEST_NAME = 24
+_LEAST = 34
+"""What the other columns take at least."""
 _NAMED = 3
 """How many hosts of a kind of trouble are named."""
 
@@ -37,7 +39,8 @@ def report_table(report: Any, width: int = 68, lines: int = 20) -> list[str]:
     except StowageError as error:
         raise AnsibleFilterError(f"report_table: {error}") from error
     hosts = sorted(found["hosts"], key=_first)
-    wide = min(max([len(host["name"]) for host in hosts], default=0), _WIDEST_NAME)
+    # A longer name has a line of its own.
+    wide = min(max([len(host["name"]) for host in hosts], default=0), _WIDEST_NAME, width - _LEAST)
     table = [*_wrapped(_title(found["summary"]), width), f"{_row(('Host', 'Gate'), wide)}Fullest local filesystem"]
     for host in hosts[:lines]:
         table += _host(host, wide, width)

@@ -33,13 +33,14 @@ class Chromium:
         self._in, theirs_out = os.pipe()
         # It reads commands from descriptor 3 and writes to 4, each message ending with a zero byte.
         script = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
+        self._log = (home / "chromium.log").open("wb")
         command = ["bash", "-c", script, "bash", binary, *_FLAGS, f"--user-data-dir={home / 'profile'}", "about:blank"]
         self._process = subprocess.Popen(
             command,
             pass_fds=(theirs_in, theirs_out),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=(home / "chromium.log").open("wb"),
+            stderr=self._log,
             env={"PATH": os.environ["PATH"], "HOME": str(home), "LC_ALL": "C.UTF-8"},
             start_new_session=True,
         )
@@ -63,6 +64,7 @@ class Chromium:
             self._process.kill()
             self._process.wait()
         os.close(self._in)
+        self._log.close()
 
     def do(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Carry out a command of the protocol and return its result."""

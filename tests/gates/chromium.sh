@@ -32,9 +32,8 @@ if [[ ! -x $work/run ]]; then
     rm -rf deb
     {
         echo '#!/bin/sh'
-        echo "LD_LIBRARY_PATH=$work/root/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || echo x86_64-linux-gnu)"
+        echo "export LD_LIBRARY_PATH=$(find "$work/root/usr/lib" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)"
         [[ -e /etc/fonts/fonts.conf ]] || echo "export FONTCONFIG_PATH=$work/root/etc/fonts"
-        echo 'export LD_LIBRARY_PATH'
         echo "exec $work/root/usr/lib/chromium/chromium \"\$@\""
     } >new
     chmod +x new

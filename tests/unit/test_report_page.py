@@ -55,6 +55,9 @@ def made(known: dict[str, Any]) -> str:
     return page(fleet.fleet(asked(known), NOW))
 
 
+SMALL = Parsed(made(Fleet(3, 4).hosts)).elements
+
+
 @pytest.fixture(scope="module")
 def calm() -> Parsed:
     return Parsed(made(Fleet(12).hosts))
@@ -68,10 +71,10 @@ def test_names_are_text_wherever_they_are(calm: Parsed) -> None:
 
 
 # Control characters are shown escaped, so any text stays text; a page takes too long for many examples.
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet=st.sampled_from("<>\"'&/=;#-!{}%` \taiscrpt\u2028\ud800"), max_size=30))
-def test_no_name_makes_markup(calm: Parsed, suffix: str) -> None:
-    assert Parsed(made(Fleet(12, named=lambda name: name + suffix).hosts)).elements == calm.elements
+def test_no_name_makes_markup(suffix: str) -> None:
+    assert Parsed(made(Fleet(3, 4, lambda name: name + suffix).hosts)).elements == SMALL
 
 
 def test_it_needs_nothing_else(calm: Parsed) -> None:

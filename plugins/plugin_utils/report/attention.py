@@ -11,6 +11,7 @@ from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
 from ansible_collections.stowage.host.plugins.module_utils.words import lasting
 
 from .told import Part
+from .totals import UNREACHABLE
 
 BAD, WARN = "bad", "warn"
 
@@ -35,10 +36,10 @@ def _found(report: Part) -> Iterator[Found]:
         for one in host["unavailable"]:
             yield BAD, "Paths that are not available", host["name"], f"{one['what']} {one['path']}: {one['reason']}"
     for one in report["network_mounts"]:
-        if one["state"] in ("Failed", "Unreachable"):
+        if one["state"] in _OF_MOUNTS:
             why = one["reason"] or "its server does not answer, or it is not mounted any more"
             name = f"{one['workspace']}/{one['drive']} from {one['node']}"
-            yield BAD, f"Network mounts that are {one['state'].lower()}", one["host"], f"{name}: {why}"
+            yield BAD, _OF_MOUNTS[one["state"]], one["host"], f"{name}: {why}"
     yield from _quotas("user", report["accounts"]["users"], report["made"])
     yield from _quotas("team", report["accounts"]["teams"], report["made"])
     for host in hosts:
@@ -60,6 +61,7 @@ def _silent(hosts: Sequence[Part]) -> Iterator[Found]:
             yield BAD, "Hosts that do not answer" if not host["reached"] else _NO_REPORT, host["name"], host["why"]
 
 
+_OF_MOUNTS = {"Failed": "Network mounts that failed", UNREACHABLE: "Network mounts that cannot be reached"}
 _NO_REPORT = "Hosts that could not report their storage"
 
 

@@ -113,7 +113,8 @@ def _source(drive: _Drive, key: tuple[int, str, str, str], told: Mapping[str, To
     number, scope, node, path = key
     # The machine that holds the data measures it, a shared filesystem the machine named for it, scratch each its own.
     measuring = {host: one for host, one in told.items() if scope == SCRATCH or host == node or not node}
-    known = [one for one in measuring.values() if one.get("answers") is not None or whole(one.get("bytes")) is not None]
+    fields = ("answers", "available", "bytes")
+    known = [one for one in measuring.values() if any(one.get(field) is not None for field in fields)]
     of_all: dict[str, list[Told]] = {PLACED: [], SCRATCH: list(measuring.values())}
     figures = of_all.get(scope, known[:1] or [{}])
     answers = [truth(one.get("answers")) for one in known]

@@ -14,10 +14,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 
 from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
@@ -36,7 +38,7 @@ LIMITS = {
     "events": 60,
     "filesystems": 8,
     "lines": 8,
-    "network_mounts": 100,
+    "network_mounts": 40,
     "owners": 15,
     "sources": 10,
     "tiers": 20,
@@ -53,12 +55,7 @@ _NEAR = 10
 def page(report: Mapping[str, Any]) -> str:
     """Return the page of a report."""
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(_FILTERS)
-    environment.filters["age"] = lambda moment: ago(report["made"] - moment)
-    return environment.get_template("page.html.j2").render(
+    return _template().render(
         report=report,
         limits=LIMITS,
         largest=_largest(report["drives"]),
@@ -69,6 +66,21 @@ def page(report: Mapping[str, Any]) -> str:
         script=Markup(script),
         script_hash=_digest(script),
     )
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(_FILTERS)
+    return environment.get_template("page.html.j2")
+
+
+@pass_context
+def _age(context: Context, moment: float) -> str:
+    """Return how long a time was before the report was made, in words."""
+    return ago(context["report"]["made"] - moment)
 
 
 def _digest(text: str) -> str:
@@ -142,7 +154,7 @@ def _columns(counts: Sequence[int]) -> list[Part]:
     return found
 
 
-def _level(used: int | None, watermark: int | None = None) -> str:
+def _level(used: float | None, watermark: int | None = None) -> str:
     """Return the color for how full something is."""
     mark = watermark or _WATERMARK_PCT
     if used is None:
@@ -160,8 +172,9 @@ def _gate_chip(host: Mapping[str, Any]) -> Part:
         return {"word": "not known", "level": "none", "rank": 1}
     if not gate["open"]:
         return {"word": "held", "level": "bad", "rank": 4}
-    # Only jobs of some are held.
-    return {"word": "open", "level": "warn" if gate["holds"] else "ok", "rank": 2 if gate["holds"] else 0}
+    if gate["holds"]:
+        return {"word": "held for some", "level": "warn", "rank": 2}
+    return {"word": "open", "level": "ok", "rank": 0}
 
 
 _DRIVE_LEVELS = {
@@ -179,7 +192,7 @@ def _answers(drive: Mapping[str, Any]) -> str:
     """Return whether a drive answers: of one that is on many machines on how many."""
     yes, no = drive["answers"]["yes"], drive["answers"]["no"]
     if yes + no == 0:
-        return "on its hosts" if drive["placed"] else "not known"
+        return "per host" if drive["placed"] else "not known"
     if yes + no == 1:
         return "yes" if yes else "no"
     return f"{yes:,} of {yes + no:,}"
@@ -199,6 +212,7 @@ def _at(moment: float, form: str) -> str:
 
 
 _FILTERS: dict[str, Callable[..., Any]] = {
+    "age": _age,
     "answers": _answers,
     "columns": _columns,
     "counted": _counted,

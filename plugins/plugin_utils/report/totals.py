@@ -18,7 +18,8 @@ _EVENTS = 200
 
 def space(hosts: Sequence[Part]) -> Part:
     """Return the room of all local filesystems, and of the shared ones, each of which counts once for the fleet."""
-    local, shared = _Room(), {}
+    local = _Room()
+    shared: dict[tuple[str, str], Part] = {}
     for host in hosts:
         for one in host["filesystems"]:
             if not one["shared"]:
@@ -115,10 +116,13 @@ def _ranked(found: dict[str, Part]) -> list[Part]:
 
 
 def network_mounts(asked: Sequence[Asked]) -> list[Part]:
-    """Return all network mounts, those in trouble first."""
+    """Return all network mounts: those in trouble first, then those with something to tell."""
     found = [_network_mount(text(host.name), one) for host, one in _of_all(asked, "network_mounts")]
     calm = ("Bound", "Released")
-    return sorted(found, key=lambda one: (one["state"] in calm, one["workspace"], one["drive"], one["host"]))
+    return sorted(
+        found,
+        key=lambda one: (one["state"] in calm, not one["message"], one["workspace"], one["drive"], one["host"]),
+    )
 
 
 def _network_mount(host: str, told: Part) -> Part:
@@ -210,7 +214,7 @@ def _number(value: object) -> int:
 def events(asked: Sequence[Asked]) -> list[Part]:
     """Return the last events of all hosts, the newest first."""
     fields = ("object", "reason", "message")
-    found = [
+    found: list[Part] = [
         {"host": text(host.name), "time": moment(one.get("time")), **{field: text(one.get(field)) for field in fields}}
         for host, one in _of_all(asked, "events")
     ]
