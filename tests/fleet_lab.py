@@ -160,7 +160,7 @@ class Fleet:
         if number % 10 == 1:
             user = self._named("ann")
             holds.append({"reason": "quota", "text": f"user {user} uses 1.2 TB of 1.0 TB", "user": user, "team": ""})
-        return {"time": time, "watermark_pct": 90, "holds": holds}
+        return {"judged": time, "watermark_pct": 90.0, "holds": holds, "stale": False}
 
     def _accounts(self, number: int, measured: float) -> Facts:
         users = {}

@@ -22,17 +22,19 @@ from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
 from . import settings
+from .accounts import Accounting
 from .children import Children, Message
 from .declared import DATA_LOCATION, Declared
 from .evicting import Evicting
 from .figures import Figures
 from .filling import Fillings
+from .gate import Gate
 from .hung import Hung, Prober
 from .leases import Leases
 from .loop import Loop
 from .network import NetworkMounts
 from .notify import Notifier
-from .reader import Reader, Recorded
+from .reader import ACCOUNTS, Reader, Recorded
 from .sections import Sections
 from .settings import Settings
 from .tier_evicting import TierEvicting
@@ -108,6 +110,8 @@ class Service:
         self._fillings = Fillings(places, say)
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
+        self._accounting = Accounting(places, self._sections, self._writer, say)
+        self._gate = Gate(places, self._sections, self._writer, say)
         self._tiers = Tiers(places, children, self._figures, self._sections, self._writer, say)
         self._tier_evicting = TierEvicting(
             places, children, self._figures, self._sections, self._writer, say, configuration.evict
@@ -185,6 +189,8 @@ class Service:
     def _declare(self, found: Declared, recorded: Recorded) -> None:
         self._declared = found
         self._figures.declare(found, recorded)
+        if ACCOUNTS in recorded:
+            self._accounting.recall(recorded[ACCOUNTS])
 
     def _sweep(self) -> str:
         """Remove what killed processes have left half written."""
@@ -235,10 +241,12 @@ class Service:
 
     def _publish(self) -> None:
         self._figures.publish(self._sections)
+        self._accounting.look(self._figures.accounted(), self._settings.allowed)
         self._sections.put("copies", {"copies": self._figures.copies_shown(self._declared, self._leases)})
         self._sections.put("fills", self._fillings.shown(self._declared))
         self._sections.put("leases", self._leases.shown())
         self._sections.put("config", self._config)
+        self._gate.judge(self._declared.holds, self._settings)
         self._sections.put(
             "cycle",
             {

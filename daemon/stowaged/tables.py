@@ -9,10 +9,6 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stowage_core.words import ago as ago
-from stowage_core.words import lasting as lasting
-from stowage_core.words import percent as percent
-
 _GAP = 2
 _READABLE = 16
 """Columns are left out before a name or path becomes shorter than this."""
@@ -93,3 +89,12 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 def copies(number: int) -> str:
     return "1 copy" if number == 1 else f"{number} copies"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction as a whole percentage that never says 0 or 100 unless it is."""
+    if 0 < fraction < 0.01:
+        return "<1 %"
+    if 0.99 < fraction < 1:
+        return ">99 %"
+    return f"{fraction * 100:.0f} %"

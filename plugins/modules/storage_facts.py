@@ -366,6 +366,11 @@ ansible_facts:
               description: Where external volumes are, null when there are none.
               type: str
               sample: /srv/volumes
+            protected_paths:
+              description: What no run may have mounted beside the layout's own.
+              type: list
+              elements: str
+              sample: ["/var/lib/postgresql"]
             environment_prefix:
               description: What the names in its environment file begin with.
               type: str
@@ -507,6 +512,26 @@ ansible_facts:
               since: 1764419700.5
               written_bytes: 87000000000
               reserved_bytes: 20000000000
+        accounts:
+          description:
+            - Whose the space is, by the last complete measurement of each location; null while nothing was measured,
+              or where the layout is measured by another host.
+            - C(tracked) is the size of the files by kind; null where nothing of a kind was measured. C(complete) is
+              false while C(unavailable) says what is not in it as it is now, and C(measured) the time since when all of
+              it is known, null while something never was.
+            - C(users) and C(teams) are the 50 that have most, and all others whose quota is exceeded; C(count) is how
+              many there are. C(quota) is null for whoever has none, C(exceeded_since) while it is kept.
+          returned: always
+          type: dict
+          sample:
+            measured: 1764419990.5
+            complete: true
+            unavailable: []
+            tracked: {runs: 812000000000, reflow: 0, caches: 107000000000, packages: 0, state: 4096, other: 0}
+            tracked_bytes: 919000004096
+            users: {ann: {bytes: 812000000000, runs: 12, quota: 800000000000, exceeded_since: 1764419995.0}}
+            teams: {vision: {bytes: 812000000000, runs: 12, quota: null, exceeded_since: null}}
+            count: {users: 1, teams: 1}
         network_mounts:
           description:
             - The sources of drives on other machines that are mounted here, as recorded. C(state) is V(Pending),
@@ -662,6 +687,22 @@ ansible_facts:
               object: drive/ml/hf-cache
               reason: Evicted
               message: "Copy removed from gpu-01: evicted: the disk it is on is nearly full"
+        gate:
+          description:
+            - Whether the host takes new jobs (C(open)), and what holds all of them (C(holds)), as the module
+              M(stowage.host.gate_info) returns it without a user and a team. Without a daemon that judges, it is held.
+          returned: always
+          type: dict
+          sample:
+            open: false
+            holds:
+              - reason: watermark
+                text: "filesystem /mnt/nvme0 is 93 % full, the watermark is 90 %"
+                user: ""
+                team: ""
+            judged: 1764419995.5
+            stale: false
+            watermark_pct: 90.0
         daemon:
           description:
             - Whether the daemon is installed and runs, and how long ago it ended a cycle (null when it has not). One

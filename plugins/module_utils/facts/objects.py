@@ -20,6 +20,7 @@ from ..data_location.locations import Contents, DataLocation
 from ..drives import recorded as drive_records
 from ..drives.recorded import Drive
 from ..errors import StowageError, one_line, printable
+from ..gate import recorded as gate
 from ..mounts import Mount, is_shared, of_path
 from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
@@ -43,6 +44,8 @@ _OF_TIER = (
 """What the daemon knows of a tier."""
 _EVENTS = 20
 """How many of the last events are told."""
+_MOST_ENTRIES = 50
+"""How many users and teams are reported: a host may have thousands."""
 _UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
 
 
@@ -76,12 +79,14 @@ class Objects:
             "drives": self._drives(pins.used_by(leases)),
             "copies": copies,
             "fills": self._fills(),
+            "accounts": self._accounts(),
             "network_mounts": self._network_mounts(),
             "network_exports": self._network_exports(),
             "tiers": self._tiers(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
             "events": self._events(),
+            "gate": gate.read(self._places).to_json(),
             "daemon": self._daemon(),
         }
 
@@ -185,6 +190,20 @@ class Objects:
             if one.at_work or one.state == fills.FAILED
         }
 
+    def _accounts(self) -> Report | None:
+        """Return whose the space is, of users and teams the largest only; None while nothing was measured."""
+        value = self._record(os.path.join(self._places.state_dir, "accounts.json"))
+        value = value or self._record(self._places.accounts_json)
+        if not value or value.get("tracked_bytes") is None:
+            return None
+        kinds = ("users", "teams")
+        fields = ("measured", "complete", "unavailable", "tracked", "tracked_bytes")
+        return {
+            **{field: value.get(field) for field in fields},
+            **{kind: _largest(value.get(kind, {})) for kind in kinds},
+            "count": {kind: len(value.get(kind, {})) for kind in kinds},
+        }
+
     # -- What is declared
 
     def _layout(self) -> Report | None:
@@ -195,6 +214,7 @@ class Objects:
         return {
             "root": value.get("root"),
             "volume_root": value.get("volume_root"),
+            "protected_paths": value.get("protected_paths", []),
             "environment_prefix": value.get("environment_prefix"),
             "locations": {
                 name: self._location(name, one, known.get(name, {}))
@@ -324,6 +344,17 @@ class Objects:
             section, []
         )
         return found
+
+
+def _largest(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Report]:
+    """Return those who have most, and all who have more than their quota."""
+    ordered = sorted(entries, key=lambda name: (-entries[name]["bytes"], name))
+    exceeding = [name for name in ordered[_MOST_ENTRIES:] if entries[name]["exceeded_since"] is not None]
+    fields = ("bytes", "runs", "quota", "exceeded_since")
+    return {
+        printable(name): {field: entries[name].get(field) for field in fields}
+        for name in (*ordered[:_MOST_ENTRIES], *exceeding)
+    }
 
 
 def _drive(drive: Drive, known: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Report:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from ..accounting import quotas
 from ..errors import StowageError
 
 Rule = Callable[[Any], str]
@@ -26,6 +27,11 @@ def _seconds(low: float, high: float) -> Rule:
         return "" if number and low <= value <= high else f"must be a number of seconds from {low:.10g} to {high:.10g}"
 
     return check
+
+
+def _percentage(value: Any) -> str:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return "" if number and 0 <= value <= 100 else "must be a percentage from 0 to 100"
 
 
 def _evict(value: Any) -> str:
@@ -82,6 +88,8 @@ SETTINGS: Mapping[str, Rule] = {
     "boot_grace_s": _seconds(0, 86400),
     "measure_shared": _flag,
     "fill_engine": _engine,
+    "quotas": lambda _value: "",  # each that is wrong is named for itself
+    "disk_watermark_pct": _percentage,
 }
 """What /etc/stowage/daemon.json may say."""
 
@@ -100,7 +108,7 @@ UNITS: Mapping[str, Rule] = {
 
 def problems_of(value: Mapping[str, Any]) -> list[str]:
     """Return everything that is wrong with the settings *value*, each as ``setting: what is required``."""
-    return _problems(value, SETTINGS)
+    return _problems(value, SETTINGS) + [f"quotas: {one}" for one in quotas.problems_of(value.get("quotas", {}))]
 
 
 def _problems(value: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[str]:

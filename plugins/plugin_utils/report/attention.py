@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
-from ansible_collections.stowage.host.plugins.module_utils.words import lasting
+from ansible_collections.stowage.host.plugins.module_utils.spans import lasting
 
 from .told import Part
 from .totals import UNREACHABLE

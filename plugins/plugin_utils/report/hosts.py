@@ -73,8 +73,8 @@ def _gate(told: object) -> Part:
         # The jobs of one user or team that are held do not close it for the others.
         "open": not any(not one["user"] and not one["team"] for one in holds) if known else None,
         "holds": holds,
-        "judged": moment(gate.get("time", gate.get("judged"))),
-        "watermark_pct": whole(gate.get("watermark_pct")),
+        "judged": moment(gate.get("judged")),
+        "watermark_pct": moment(gate.get("watermark_pct")),
     }
 
 

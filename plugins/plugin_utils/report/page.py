@@ -23,7 +23,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
-from ansible_collections.stowage.host.plugins.module_utils.words import ago
+from ansible_collections.stowage.host.plugins.module_utils.spans import ago
 
 from . import drives
 from .hosts import used_pct
@@ -154,7 +154,7 @@ def _columns(counts: Sequence[int]) -> list[Part]:
     return found
 
 
-def _level(used: float | None, watermark: int | None = None) -> str:
+def _level(used: float | None, watermark: float | None = None) -> str:
     """Return the color for how full something is."""
     mark = watermark or _WATERMARK_PCT
     if used is None:

@@ -43,7 +43,7 @@ def whole(value: Any) -> int | None:
 
 
 def moment(value: Any) -> float | None:
-    """Return a time in seconds since 1970; None where it is not known."""
+    """Return a time in seconds since 1970, or another number that is not negative; None where it is not known."""
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**36
     return float(value) if known else None
 

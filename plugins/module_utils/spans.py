@@ -1,7 +1,7 @@
 # Copyright: Stowage contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Figures in words, the same in every table and page: spans of time and fractions."""
+"""Spans of time in words."""
 
 from __future__ import annotations
 
@@ -19,12 +19,3 @@ def lasting(seconds: float) -> str:
         if seconds >= 2 * size or (size == 60 and seconds >= 60):
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def percent(fraction: float) -> str:
-    """Return a fraction as a whole percentage that never says 0 or 100 unless it is."""
-    if 0 < fraction < 0.01:
-        return "<1 %"
-    if 0.99 < fraction < 1:
-        return ">99 %"
-    return f"{fraction * 100:.0f} %"
