@@ -90,9 +90,11 @@ def test_a_bare_host(host: Host) -> None:
         "drives": {},
         "copies": {},
         "fills": {},
+        "accounts": None,
         "network_mounts": [],
         "network_exports": [],
         "tiers": [],
+        "relocations": [],
         "leases": [],
         "eviction": None,
         "gate": {
