@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What this host is declared to have: layout, data location, drives and tiers of KV-caches under /etc/stowage.
+"""What this host is declared to have under /etc/stowage: layout, data location, drives, tiers of KV-caches, volumes.
 
 The record of its network mounts is read with it, and that of the tiers that it has claimed.
 """
@@ -25,16 +25,20 @@ from stowage_core.places import Places
 from stowage_core.tiers import recorded as tier_records
 from stowage_core.tiers.declared import MOONCAKE, MemberGroup, Tier, tier_name
 from stowage_core.tiers.recorded import Claimed
+from stowage_core.volumes import recorded as volume_records
 
 DATA_LOCATION = "data-location"
+VOLUME = "volume/"
+"""How the objects of volumes begin."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A directory that the daemon asks after, and measures unless another host does."""
+    """A directory that the daemon asks after, and measures unless another host does or it is a volume."""
 
     object: str
-    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source), ``tier/chat/0`` or ``data-location``."""
+    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source), ``tier/chat/0``, ``volume/models`` or
+    ``data-location``."""
     path: str
     filesystem: FilesystemId | None = None
     """The filesystem that it was on when it was declared; None when that is not recorded."""
@@ -49,6 +53,8 @@ class Target:
     """Of a tier: the name in its owner mark, and the mark's identity, empty when that is not known."""
     buckets: bool = False
     """Whether it holds buckets of the Mooncake store."""
+    measured: bool = True
+    """Whether it is measured at all: a volume is others', and may be larger than anything here."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ def load(places: Places, host: str) -> Declared:
     claimed = tier_records.load_claimed(places)
     tiers = _tiers(places, claimed, host)
     targets += [_tier_target(tier, claimed.get(tier.name)) for tier in tiers]
+    targets += _volumes(places)
     return Declared(tuple(targets), data_location, tuple(drives), former, *_network_mounts(places), tiers=tuple(tiers))
 
 
@@ -115,7 +122,7 @@ def _network_mounts(places: Places) -> tuple[tuple[MountRecord, ...], str]:
 def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
     """Return what changes whenever one of the files that are read was replaced, so that the rest is not read again."""
     paths = [places.layout_json, places.data_location_json, places.former_locations_json]
-    paths += [places.tiers_json, places.tiers_found_json]
+    paths += [places.tiers_json, places.tiers_found_json, places.volumes_json]
     paths.append(network_records.mounts_path(places))
     paths += [drive_records.record_path(places, workspace) for workspace in drive_records.workspaces(places)]
     found = []
@@ -187,3 +194,11 @@ def _tiers(places: Places, claimed: Mapping[str, Claimed], host: str) -> list[Ho
 def _tier_target(tier: HostTier, claimed: Claimed | None) -> Target:
     identity = claimed.identity if claimed is not None and claimed.path == tier.path else ""
     return Target(tier.object, tier.path, claim=(tier.name, identity), buckets=tier.group.store == MOONCAKE)
+
+
+def _volumes(places: Places) -> list[Target]:
+    found = []
+    for name, one in sorted(volume_records.load(places).items()):
+        required = {"filesystem": one.filesystem, "mount_point": one.mount_point} if one.require_mount else {}
+        found.append(Target(f"{VOLUME}{name}", one.path, measured=False, **required))
+    return found

@@ -17,7 +17,7 @@ from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
 from .children import Children, Ending, Message
-from .declared import DATA_LOCATION, Declared, Target
+from .declared import DATA_LOCATION, VOLUME, Declared, Target
 from .hung import Hung
 from .leases import Leases
 from .measuring import SILENCE_S, Measuring
@@ -105,6 +105,8 @@ class Figures:
         groups: dict[tuple[str, str], list[Target]] = {}
         self._elsewhere = set()
         for target in self._declared.targets:
+            if not target.measured:
+                continue
             mount = mounts.of_path(target.path, table)
             if mounts.is_shared(mount.fstype) and not (target.shared or configuration.measure_shared):
                 self._elsewhere.add(target.object)
@@ -266,7 +268,8 @@ class Figures:
         """Return each filesystem once, however many objects are on it."""
         found: dict[str, dict[str, Any]] = {}
         for name, answer in self._answers.items():
-            if "filesystem" in answer:
+            # Where volumes are is others' room, and no matter of this host's.
+            if "filesystem" in answer and not name.startswith(VOLUME):
                 one = found.setdefault(answer["filesystem"]["id"], {**answer["filesystem"], "objects": []})
                 one["objects"].append(name)
         return sorted(found.values(), key=lambda one: str(one["mountpoint"]))

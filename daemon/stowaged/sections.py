@@ -19,6 +19,7 @@ NAMES = (
     "network_mounts",
     "tiers",
     "tier_evictions",
+    "volumes",
     "copies",
     "evictions",
     "fills",

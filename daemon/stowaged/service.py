@@ -38,6 +38,7 @@ from .settings import Settings
 from .tier_evicting import TierEvicting
 from .tiers import Tiers
 from .version import VERSION
+from .volumes import Volumes
 from .writer import Writer
 
 STOP_S = 0.5
@@ -108,6 +109,7 @@ class Service:
         self._fillings = Fillings(places, say)
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
+        self._volumes = Volumes(places, self._sections, self._writer)
         self._tiers = Tiers(places, children, self._figures, self._sections, self._writer, say)
         self._tier_evicting = TierEvicting(
             places, children, self._figures, self._sections, self._writer, say, configuration.evict
@@ -226,6 +228,7 @@ class Service:
         self._figures.measure_when_due(table, self._settings)
         self._tiers.look(self._declared.tiers, self._settings.scan_interval_s)
         self._tier_evicting.look(self._declared.tiers, self._settings)
+        self._volumes.look(self._declared.targets, answers)
         self._publish()
         if not self._ready:
             self._ready = True
