@@ -27,6 +27,7 @@ from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.paths import is_within
 from stowage_core.places import Places
 from stowage_core.runs import holders, pins
+from stowage_core.runs.shape import RunName
 from stowage_core.sizes import Space
 from stowage_core.trees.measure import Engine, Scan, Usage
 from stowage_core.trees.pace import Pace, Pacer
@@ -85,10 +86,10 @@ class Measuring:
         counted: set[str] = set()
 
         def begins(names: Names) -> bool:
-            return names in inner or (runs is not None and len(names) == DEPTH)
+            return names in inner or (runs is not None and RunName.is_one(names))
 
         def found(names: Names, usage: Usage) -> None:
-            if runs is not None and len(names) == DEPTH:
+            if runs is not None and RunName.is_one(names):
                 runs.add("/".join(names), usage)
             for other, its_filesystem in inner.get(names, ()):
                 self._take(other, its_filesystem, _figures(usage, target.path), send)

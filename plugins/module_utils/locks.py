@@ -12,7 +12,8 @@ Whoever holds several takes them in this order, so that no two wait for each oth
 5. :func:`network_lock`, for network mounts and exports: shared by whoever uses one, alone for making or releasing it;
 6. a copy's own lock (:func:`lock`, :func:`try_lock`), in the data location;
 7. :func:`run_lock`, for the pins of a run;
-8. :func:`records_lock`, for the records of copies.
+8. :func:`records_lock`, for the records of copies;
+9. :func:`runs_lock`, for the directories of runs and their stamps.
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractCo
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """
     return _held(places, os.path.join(places.run, "records.lock"), timeout)
+
+
+def runs_lock(places: Places, timeout: float = 120.0) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which the directories of runs are made, stamped and moved aside.
+
+    :raises StowageError: when another process holds it for longer than *timeout* seconds
+    """
+    return _held(places, os.path.join(places.run, "runs.lock"), timeout)
 
 
 def location_lock(

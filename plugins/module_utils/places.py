@@ -33,6 +33,7 @@ class Places:
             self.copies_dir,
             self.locations_dir,
             self.sources_dir,
+            self.run_teams_dir,
             self.run,
             self.state_dir,
         )
@@ -95,6 +96,11 @@ class Places:
     @property
     def runs_json(self) -> str:
         return os.path.join(self.var, "runs.json")
+
+    @property
+    def run_teams_dir(self) -> str:
+        """The stamps of runs, a file for each user."""
+        return os.path.join(self.var, "run_teams")
 
     @property
     def events(self) -> str:

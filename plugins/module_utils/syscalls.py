@@ -36,6 +36,7 @@ _UMOUNT_NOFOLLOW = 8
 _CLONE_NEWNS = 0x00020000
 _KCMP_FILES, _KCMP_FS = 2, 3
 _PR_SET_PDEATHSIG = 1
+_STATX_BTIME, _STATX_BTIME_AT, _STATX_BYTES = 0x800, 80, 256
 
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -214,6 +215,16 @@ def mount_id(fd: int) -> int:
             if line.startswith(b"mnt_id:"):
                 return int(line.split()[1])
     raise OSError(f"/proc/self/fdinfo/{fd} has no mnt_id")
+
+
+def birth_time(fd: int) -> int | None:
+    """Return when what *fd* is was made, in nanoseconds since 1970, or None when its filesystem does not tell."""
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    arguments = (ctypes.c_int(fd), ctypes.c_char_p(b""), ctypes.c_int(_AT_EMPTY_PATH), ctypes.c_uint(_STATX_BTIME))
+    _checked(_libc.statx(*arguments, answer))
+    (mask,) = struct.unpack_from("=I", answer, 0)
+    seconds, nanoseconds = struct.unpack_from("=qI", answer, _STATX_BTIME_AT)
+    return seconds * 10**9 + nanoseconds if mask & _STATX_BTIME else None
 
 
 def same_files(pid: int, tid: int) -> bool:
