@@ -199,6 +199,6 @@ def _tier_target(tier: HostTier, claimed: Claimed | None) -> Target:
 def _volumes(places: Places) -> list[Target]:
     found = []
     for name, one in sorted(volume_records.load(places).items()):
-        required = {"filesystem": one.filesystem, "mount_point": one.mount_point} if one.require_mount else {}
-        found.append(Target(f"{VOLUME}{name}", one.path, measured=False, **required))
+        filesystem, point = (one.filesystem, one.mount_point) if one.require_mount else (None, None)
+        found.append(Target(f"{VOLUME}{name}", one.path, filesystem, point, measured=False))
     return found

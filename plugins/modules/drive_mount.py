@@ -228,8 +228,8 @@ environment:
   sample: {VOLUMES_DIR: /volumes}
 volumes_left_out:
   description:
-    - What of volumes is granted to the run and is not there now, and why, a line each. The worker starts without it, and
-      keeps what of it it has already.
+    - What of volumes is granted to the run and is not there now, and why, a line each. The worker is to start without
+      it, and keeps what it has of it already.
   returned: success, with O(state=prepared)
   type: list
   elements: str

@@ -1,7 +1,7 @@
 # Copyright: Stowage contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drives and volumes of a run's worker on this host: making them ready, binding them to the worker, letting them go.
+"""The drives and volumes of a run's worker on this host: made ready, bound to the worker, let go.
 
 A worker has all of its drives or none: what one call has mounted is taken back when another drive of it cannot be had,
 and no mount is handed out while one of them is still waited for. So it is with the volumes that were asked for.
@@ -75,9 +75,7 @@ class Wanted(Protocol):
 
     def look(self, sight: Sight) -> Look: ...
 
-    def take(
-        self, run: str, worker: str, seconds: float, tell: Callable[[Applied], object] = ..., /
-    ) -> Pin: ...
+    def take(self, run: str, worker: str, seconds: float, tell: Callable[[Applied], object] = ..., /) -> Pin: ...
 
     def foretell(self, sight: Sight) -> Applied | None: ...
 
@@ -203,12 +201,17 @@ class Preparation:
     def _present(self) -> list[Pin]:
         """Return the worker's pins.
 
-        :raises Refusal: when it is the namesake of another workspace's, whose drives it would take
+        :raises Refusal: when it is the namesake of another workspace's, whose drives it would take, or of another run's
         """
         found = [pin for pin in pins.of_run(self._places, self._worker.run) if pin.worker == self._worker.name]
+        runs = {one.use.run_of for one in self._wanted if one.use.volume}
         for pin in found:
-            if not pin.volume and pin.workspace != self._workspace and not pins.stale(pin):
+            rule = ""
+            if pin.volume and runs and pin.run_of not in runs:
+                rule = f"it has volumes of run {printable(pin.run_of)} already"
+            elif not pin.volume and pin.workspace != self._workspace:
                 rule = f"it has drives of workspace {pin.workspace} already"
+            if rule and not pins.stale(pin):
                 raise Refusal(self._worker.described, rule, "name it otherwise, or release that one first")
         return found
 

@@ -1,11 +1,11 @@
 # Copyright: Stowage contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pins: a worker's lease of a drive or of a folder of a volume, held by the kernel as a bind mount, with a record beside
-it that says whose it is.
+"""Pins: a worker's lease of a drive, or of a volume's folder, held by the kernel as a bind mount.
 
 The worker is given the mount ``/run/stowage/pins/<run>/<n>`` and nothing else, so its use of the drive shows in this
-host's mount table and follows renames. The record is written before the mount is made: no mount is without one.
+host's mount table and follows renames. A record beside it says whose it is. It is written before the mount is made: no
+mount is without one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Mount = Mapping[str, Any]
-"""``source`` (the pin), ``target``, ``read_only``, and ``drive`` with ``source_index``, or ``volume`` with ``sub_path``."""
+"""``source`` (the pin), ``target``, ``read_only``; and ``drive``, ``source_index`` or ``volume``, ``sub_path``."""
 
 
 def docker(mounts: Iterable[Mount], environment: Mapping[str, str] | None = None) -> list[str]:

@@ -19,7 +19,7 @@ from ..differences import Differences
 from ..drives import recorded as drive_records
 from ..errors import Refusal, StowageError, printable
 from ..layout import record as layout_record
-from ..mounts import identify
+from ..mounts import Located, identify
 from ..paths import check_path
 from ..places import Places
 from ..runs import pins, stamps
@@ -103,6 +103,8 @@ class _Declaring:
 
     def _found(self) -> list[Volume]:
         """Return the volumes as they are to be recorded."""
+        if not self._declared:
+            return []
         answer = answering({one.path for one in self._declared})
         taken, sources = self._taken()
         volumes, real = [], {}
@@ -123,9 +125,9 @@ class _Declaring:
                 real[one.name] = path
                 self._check_apart(one, path, taken, sources)
             volumes.append(volume)
-        names = {one.name: one for one in self._declared}
-        for name, other in itertools.combinations(real, 2):
-            check_apart(names[name], real[name], names[other], real[other])
+        places = [(one, Located.of(real[one.name], self._sight.mounts)) for one in self._declared if one.name in real]
+        for (one, place), (other, other_place) in itertools.combinations(places, 2):
+            check_apart(one, other, place.lies_to(other_place))
         return volumes
 
     def _look(self, one: Declared, known: Volume | None) -> tuple[Volume, str]:
@@ -168,9 +170,7 @@ class _Declaring:
             sources.update(claims.of_drives(self._places, str(record.get("host", ""))))
         return taken, sources
 
-    def _check_apart(
-        self, one: Declared, path: str, taken: Mapping[str, str], sources: Mapping[str, str]
-    ) -> None:
+    def _check_apart(self, one: Declared, path: str, taken: Mapping[str, str], sources: Mapping[str, str]) -> None:
         name, mounts = f"{one.described}: path {one.path}", self._sight.mounts
         claims.check_apart(name, path, taken, mounts, _APART)
         claims.check_apart(name, path, sources, mounts, _APART, but=("is",))
@@ -184,9 +184,7 @@ class _Declaring:
         self, volumes: Mapping[str, Volume], found: Iterable[Pin], unreadable: Sequence[records.RecordError]
     ) -> None:
         """Refuse to drop a volume, or put another directory in its place, while workers have something of it."""
-        dropped = {
-            name for name, one in self._before.items() if name not in volumes or volumes[name].path != one.path
-        }
+        dropped = {name for name, one in self._before.items() if name not in volumes or volumes[name].path != one.path}
         if not dropped:
             return
         if unreadable:

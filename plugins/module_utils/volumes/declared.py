@@ -71,15 +71,17 @@ def check_volumes(values: Sequence[Mapping[str, Any]], volume_root: str) -> list
     for one, other in itertools.combinations(found, 2):
         if one.name == other.name:
             raise Refusal(one.described, "is in the list twice", "name one otherwise, or put their grants together")
-        check_apart(one, one.path, other, other.path)
+        check_apart(one, other, relation(one.path, other.path))
     return sorted(found, key=lambda volume: volume.name)
 
 
-def check_apart(one: Declared, path: str, other: Declared, other_path: str) -> None:
-    """Refuse two volumes of which one would grant what is the other's."""
-    lies = relation(path, other_path)
+def check_apart(one: Declared, other: Declared, lies: str) -> None:
+    """Refuse two volumes of which one would grant what is the other's.
+
+    :param lies: how the one lies to the other, as a verb; empty when they lie apart
+    """
     if lies:
-        rule = f"its path {path} {lies} {other_path} of {other.described}"
+        rule = f"its path {one.path} {lies} {other.path} of {other.described}"
         raise Refusal(one.described, rule, "register the outer one alone, and grant folders of it by sub_path")
 
 

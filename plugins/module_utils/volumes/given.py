@@ -60,15 +60,14 @@ class VolumeFolder:
         with opened_folder(self.volume, self.sub_path, sight):
             return Look()
 
-    def take(
-        self, run: str, worker: str, seconds: float, _tell: Callable[[Applied], object] = _untold, /
-    ) -> Pin:
+    def take(self, run: str, worker: str, seconds: float, _tell: Callable[[Applied], object] = _untold, /) -> Pin:
         """Mount it for a worker, as reserved for *seconds*."""
         with opened_folder(self.volume, self.sub_path, Sight()) as fd, host_lock(self.places):
             # Nobody takes the grant away between this and the pin, by which that is seen.
             now = recorded.load(self.places).get(self.volume.name)
             if now is None or now.path != self.volume.path or not self._is_granted(now):
-                raise Refusal(self.name, f"it is not granted to {self.whose.described} any more", "prepare the run again")
+                rule = f"it is not granted to {self.whose.described} any more"
+                raise Refusal(self.name, rule, "prepare the run again")
             return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
 
     def _is_granted(self, volume: Volume) -> bool:

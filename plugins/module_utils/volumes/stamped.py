@@ -28,7 +28,8 @@ def whose(places: Places, run: str) -> Whose:
     name = f"run {printable(run)}"
     location = layout_record.load(places.layout_json)["locations"].get("runs")
     if location is None:
-        raise Refusal(name, "this host has no storage layout, and so no runs", "roll the host out with host_storage_root")
+        rule = "this host has no storage layout, and so no runs"
+        raise Refusal(name, rule, "roll the host out with host_storage_root")
     path = location["path"]
     check_answers([(name, path)])
     with host_paths.opened(path, name) as found:
