@@ -195,10 +195,9 @@ def test_the_lease_of_a_volume_is_one_like_others(lab: VolumeLab, capsys: pytest
         run_mounts.confirm(lab.places, Worker.of("r1", "w0"), "", worker.pid, Differences())
         with pytest.raises(Refusal, match="volume models/llama at /volumes/models/llama is still used by process"):
             lab.release()
-        prefix = str(lab.places.run)[: -len("/run/stowage")]
-        assert command.main(["--prefix", prefix, "lease", "list"]) == 0
+        assert command.main(["lease", "list"], lab.places) == 0
         assert "volume models/llama" in capsys.readouterr().out
-    assert command.main(["--prefix", prefix, "lease", "expire"]) == 0
+    assert command.main(["lease", "expire"], lab.places) == 0
     assert "released, its process has ended" in capsys.readouterr().out
     assert lab.pinned() == []
 
@@ -244,8 +243,8 @@ while time.monotonic() < end:
 """
     etc, got, not_got = os.stat("/etc"), 0, 0
     with process(code, str(lab.root / "models/llama")):
-        end = time.monotonic() + 3
-        while time.monotonic() < end:
+        end = time.monotonic() + 60
+        while min(got, not_got) < 10 and time.monotonic() < end:
             try:
                 found, _given = lab.give(ANN, ["models"])
             except StowageError:
@@ -255,7 +254,7 @@ while time.monotonic() < end:
             (one,) = found.mounts
             assert not os.path.samestat(os.stat(one["source"]), etc) and os.listdir(one["source"]) == ["7b"]
             lab.release()
-    assert got > 5 and not_got > 5, (got, not_got)
+    assert min(got, not_got) == 10, (got, not_got)
     assert lab.pinned() == []
 
 
@@ -521,7 +520,7 @@ def test_the_daemon_asks_after_volumes_and_lets_ended_leases_go(
     wait_for(lambda: volumes() == {"far": True, "models": True})
     lab.give(ANN, seconds=1)
     wait_for(lambda: "r1/1" in str(records.read(os.path.join(lab.places.run, "ended"))))
-    assert command.main(["--prefix", str(daemon.home), "lease", "expire"]) == 0
+    assert command.main(["lease", "expire"], lab.places) == 0
     assert lab.pinned() == []
     subprocess.run(["umount", lab.root / "far"], check=True)
     wait_for(lambda: volumes() == {"far": False, "models": True})
