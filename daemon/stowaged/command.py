@@ -3,8 +3,8 @@
 """The command ``stowage``.
 
 Exit status: 0 all is well; 1 it could not be done, the daemon is not at work, or a tier takes no writes (tier); 2 wrong
-usage; 3 something is wrong with what was checked (check-config), not everything could be measured (measure), or copies
-cannot go that have to (evict, status).
+usage; 3 something is wrong with what was checked (check-config), not everything could be measured (measure), copies
+cannot go that have to (evict, status), or jobs have to wait (gate).
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from stowage_core.runs.drives import Source
 from stowage_core.runs.mounts import Worker
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import decimal
+from stowage_core.spans import lasting
 from stowage_core.trees import measure
 from stowage_core.trees.measure import Usage
 
-from . import declared, fill, probe, settings, status, tier_command
+from . import declared, fill, gate_command, probe, settings, status, tier_command
 from .declared import DATA_LOCATION, Target
 from .leases import ended_path
-from .tables import Column, ago, lasting, table
+from .tables import Column, ago, table
 from .version import VERSION
 
 OK, FAILED, FOUND = 0, 1, 3
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     one = add("status", _status, "show what the daemon knows")
     one.add_argument("--json", action="store_true", help="as JSON")
     tier_command.add_options(add("tier", tier_command.run, "show the tiers of a backend, and judge whether it writes"))
+    gate_command.add_options(add("gate", gate_command.run, "say whether this host may take new jobs, and why not"))
     one = add("measure", _measure, "measure a directory, or everything declared, now")
     one.add_argument("path", nargs="?", help="a directory; without it locations, drives and copies of this host")
     one.add_argument("--json", action="store_true", help="as JSON")

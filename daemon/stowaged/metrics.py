@@ -12,6 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 
 from stowage_core.errors import printable
+from stowage_core.gate.judgement import REASONS as HOLDS
 from stowage_core.network_mounts.records import STATES
 
 from .eviction_decision import BLOCKED, FAILED, SHORT
@@ -63,6 +64,16 @@ def _labels(item: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
 
 def _gauge(metric: str, text: str, value: Any) -> Metric:
     return GaugeMetricFamily(metric, text, value=float(value))
+
+
+def _gate(section: Section) -> list[Metric]:
+    holds = section["holds"]
+    reasons = [one["reason"] for one in holds]
+    family = GaugeMetricFamily("stowage_gate_hold", "How many reasons hold jobs, of all or of one.", labels=("reason",))
+    for reason in HOLDS:
+        family.add_metric([reason], reasons.count(reason))
+    is_open = all(one["user"] or one["team"] for one in holds)
+    return [_gauge("stowage_gate_open", "1 while this host may take new jobs.", is_open), family]
 
 
 def _filesystems(section: Section) -> list[Metric]:
@@ -314,6 +325,7 @@ def _cycle(section: Section) -> list[Metric]:
 
 _FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
     "cycle": _cycle,
+    "gate": _gate,
     "filesystems": _filesystems,
     "locations": _locations,
     "drives": _drives,

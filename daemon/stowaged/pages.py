@@ -10,6 +10,8 @@ import sys
 import time
 from typing import Any
 
+from stowage_core import records
+from stowage_core.gate.recorded import Gate, as_of
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 
@@ -26,16 +28,19 @@ class Pages:
         self._rendered = {"": metrics.build_info()}
         self._sources: dict[str, bytes] = {}
         self._cycle: dict[str, Any] | None = None
+        self._gate: dict[str, Any] | None = None
+        self._gate_shown: Gate | None = None
         self.metrics = self._rendered[""]
         self.status = b"{}\n"
 
     def refresh(self) -> bool:
-        """Take in the sections that were replaced since the last time; return whether there were any."""
+        """Take in the sections that were replaced since the last time; return whether anything is shown otherwise."""
         changed = [name for name in sections.NAMES if self._take(name)]
-        if changed:
+        if self._show_gate() or changed:
             self.metrics = b"".join(self._rendered.values())
             self.status = b"{" + b",\n".join(b'"%s": %s' % item for item in self._items()) + b"}\n"
-        return bool(changed)
+            return True
+        return False
 
     def health(self) -> tuple[bool, str]:
         """Return whether the daemon is at work, in one line."""
@@ -64,6 +69,8 @@ class Pages:
             section = json.loads(source)
             if name == "cycle":
                 daemon_cycle.is_stale(section, 0.0)
+            elif name == "gate":
+                as_of(section, 0.0)
             rendered = metrics.render(name, section, self._with_copies)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # What is not shown is not known; the daemon writes it anew once it is of the exporter's version.
@@ -76,4 +83,18 @@ class Pages:
             self._sources[name] = source.strip()
         if name == "cycle":
             self._cycle = section
+        elif name == "gate":
+            self._gate = section
+        return True
+
+    def _show_gate(self) -> bool:
+        """Show the gate as it is now: held as soon as the judgement is too old, though nothing new was written."""
+        gate = None if self._gate is None else as_of(self._gate, time.time())
+        if gate == self._gate_shown:
+            return False
+        self._gate_shown = gate
+        if gate is not None:
+            section = {**(self._gate or {}), "stale": gate.stale, "holds": [hold.to_json() for hold in gate.holds]}
+            self._rendered["gate"] = metrics.render("gate", section)
+            self._sources["gate"] = records.dumps(section).strip()
         return True

@@ -13,6 +13,7 @@ from stowage_core.places import Places
 
 NAMES = (
     "cycle",
+    "gate",
     "filesystems",
     "locations",
     "drives",
@@ -50,6 +51,10 @@ class Sections:
             self._say(f"{path_of(self._places, name)}: {error.strerror}; the state shown is old")
             return
         self._written[name] = dict(value)
+
+    def current(self, name: str) -> dict[str, Any] | None:
+        """Return what this daemon wrote last, None while it has written nothing."""
+        return self._written.get(name)
 
     def last(self, name: str) -> dict[str, Any] | None:
         """Return what an earlier daemon wrote since the host was started, None when there is nothing to use."""

@@ -27,6 +27,7 @@ from .declared import DATA_LOCATION, Declared
 from .evicting import Evicting
 from .figures import Figures
 from .filling import Fillings
+from .gate import Gate
 from .hung import Hung, Prober
 from .leases import Leases
 from .loop import Loop
@@ -110,6 +111,7 @@ class Service:
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
         self._volumes = Volumes(places, self._sections, self._writer)
+        self._gate = Gate(places, self._sections, self._writer, say)
         self._tiers = Tiers(places, children, self._figures, self._sections, self._writer, say)
         self._tier_evicting = TierEvicting(
             places, children, self._figures, self._sections, self._writer, say, configuration.evict
@@ -242,6 +244,7 @@ class Service:
         self._sections.put("fills", self._fillings.shown(self._declared))
         self._sections.put("leases", self._leases.shown())
         self._sections.put("config", self._config)
+        self._gate.judge(self._declared.holds, self._settings)
         self._sections.put(
             "cycle",
             {

@@ -12,10 +12,15 @@ from typing import Any
 from stowage_core import records
 from stowage_core.errors import StowageError
 from stowage_core.eviction import plan as eviction_plan
+from stowage_core.gate.judgement import DEFAULT_WATERMARK_PCT
 from stowage_core.places import Places
 from stowage_core.services.daemon_settings import problems_of
 
-SCAN_INTERVAL_VARIABLE = "STORAGE_SCAN_INTERVAL_S"
+VARIABLES = {
+    "STORAGE_SCAN_INTERVAL_S": ("scan_interval_s", "a number of seconds"),
+    "DISK_WATERMARK_PCT": ("disk_watermark_pct", "a percentage"),
+}
+"""Variables of the unit that come before what the file says: the setting, and what it is."""
 
 
 class SettingsError(StowageError):
@@ -42,6 +47,8 @@ class Settings:
     """Whether this host measures what lies on filesystems that other hosts see too."""
     fill_engine: str = "auto"
     """What runs the containers that fill copies: ``podman``, ``docker``, or the first of them that is there."""
+    disk_watermark_pct: float = DEFAULT_WATERMARK_PCT
+    """How full a filesystem of a location may be before jobs are held; 0 is no mark, and no hold for a missing one."""
     declared: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What the file says: the rollout compares this with the file, to see whether it was taken on."""
 
@@ -59,16 +66,15 @@ def load(places: Places, environment: Mapping[str, str] | None = None) -> Settin
     declared = records.read(places.daemon_json) or {}
     value = dict(declared)
     problems = problems_of(value)
-    interval = environment.get(SCAN_INTERVAL_VARIABLE)
-    if interval:
-        try:
-            value["scan_interval_s"] = float(interval)
-        except ValueError:
-            problems.append(f"{SCAN_INTERVAL_VARIABLE}: {interval!r} must be a number of seconds")
-        else:
-            problems += [
-                f"{SCAN_INTERVAL_VARIABLE}: {p}" for p in problems_of({"scan_interval_s": value["scan_interval_s"]})
-            ]
+    for variable, (name, described) in VARIABLES.items():
+        given = environment.get(variable)
+        if given:
+            try:
+                value[name] = float(given)
+            except ValueError:
+                problems.append(f"{variable}: {given!r} must be {described}")
+            else:
+                problems += [f"{variable}: {problem}" for problem in problems_of({name: value[name]})]
     if problems:
         raise SettingsError(places.daemon_json, problems)
     return Settings(**value, declared=declared)

@@ -10,6 +10,7 @@ from typing import Any
 
 from stowage_core import records
 from stowage_core.errors import printable
+from stowage_core.gate.recorded import as_of
 from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
@@ -49,7 +50,7 @@ def is_blocked(state: State) -> bool:
 def render(state: State, width: int | None, now: float | None = None) -> list[str]:
     """Return the lines of the whole page."""
     now = time.time() if now is None else now
-    lines = _daemon(state, width, now)
+    lines = _gate(state, width, now) + _daemon(state, width, now)
     for title, part in (
         ("Filesystems", _filesystems(state, width)),
         ("Locations", _locations(state, width, now)),
@@ -65,6 +66,15 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
     ):
         if part:
             lines += ["", title, *part]
+    return lines
+
+
+def _gate(state: State, width: int | None, now: float) -> list[str]:
+    """Return what holds jobs."""
+    lines = []
+    for hold in as_of(state["gate"], now).holds if "gate" in state else ():
+        whose = f" of {hold.user}" if hold.user else f" of team {hold.team}" if hold.team else ""
+        lines += wrapped(f"! Jobs{printable(whose)} are held: {hold.text}", width)
     return lines
 
 

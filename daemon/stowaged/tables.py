@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stowage_core.spans import lasting
+
 _GAP = 2
 _READABLE = 16
 """Columns are left out before a name or path becomes shorter than this."""
@@ -85,14 +87,6 @@ def ago(seconds: float | None) -> str:
     if seconds is None:
         return "never"
     return f"{lasting(max(0.0, seconds))} ago"
-
-
-def lasting(seconds: float) -> str:
-    """Return a span of time in words."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size or (size == 60 and seconds >= 60):
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

@@ -12,7 +12,7 @@ Whoever holds several takes them in this order, so that no two wait for each oth
 5. :func:`network_lock`, for network mounts and exports: shared by whoever uses one, alone for making or releasing it;
 6. a copy's own lock (:func:`lock`, :func:`try_lock`), in the data location;
 7. :func:`run_lock`, for the pins of a run;
-8. :func:`records_lock`, for the records of copies;
+8. :func:`records_lock`, for the records of copies, and of what is held;
 9. :func:`runs_lock`, for the directories of runs and their stamps.
 """
 
@@ -78,7 +78,7 @@ def _write(path: str, names: Iterable[str]) -> None:
 
 
 def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock under which a record of a copy is read, changed and written: for moments only.
+    """Hold the lock under which such a record is read, changed and written: for moments only.
 
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """

@@ -107,6 +107,16 @@ class Places:
         return os.path.join(self.var, "events.jsonl")
 
     @property
+    def holds_json(self) -> str:
+        """What holds all jobs of this host because somebody said so."""
+        return os.path.join(self.var, "holds.json")
+
+    @property
+    def gate(self) -> str:
+        """Whether jobs may start, as text for whoever reads nothing else."""
+        return os.path.join(self.run, "gate")
+
+    @property
     def pins_dir(self) -> str:
         return os.path.join(self.run, "pins")
 

@@ -84,6 +84,12 @@ options:
         type: str
         choices: [auto, podman, docker]
         default: auto
+      disk_watermark_pct:
+        description:
+          - How full a filesystem that holds a location may be before new jobs are held, a percentage from 0 to 100.
+            With V(0) no filesystem holds them, neither a full nor a missing one.
+        type: float
+        default: 90
 extends_documentation_fragment:
   - stowage.host.attributes
 attributes:
@@ -149,6 +155,7 @@ ARGUMENT_SPEC = {
             "boot_grace_s": {"type": "float", "default": 600},
             "measure_shared": {"type": "bool", "default": False},
             "fill_engine": {"type": "str", "choices": ["auto", "podman", "docker"], "default": "auto"},
+            "disk_watermark_pct": {"type": "float", "default": 90},
         },
     },
 }

@@ -662,6 +662,22 @@ ansible_facts:
             aside: []
             removed: {full: 3}
             removed_bytes: 320000000000
+        gate:
+          description:
+            - Whether the host takes new jobs (C(open)), and what holds all of them (C(holds)), as the module
+              M(stowage.host.gate_info) returns it without a user and a team. Without a daemon that judges, it is held.
+          returned: always
+          type: dict
+          sample:
+            open: false
+            holds:
+              - reason: watermark
+                text: "filesystem /mnt/nvme0 is 93 % full, the watermark is 90 %"
+                user: ""
+                team: ""
+            judged: 1764419995.5
+            stale: false
+            watermark_pct: 90.0
         daemon:
           description:
             - Whether the daemon is installed and runs, and how long ago it ended a cycle (null when it has not). One

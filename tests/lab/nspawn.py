@@ -17,13 +17,14 @@ PACKAGES = (*base.PACKAGES, "btrfs-progs", "crun", "podman", "python3-pytest", "
 MORE_PACKAGES = {
     # The libraries are what the Mooncake store needs.
     "bookworm": ("docker.io", "prometheus", "libcurl4", "libibverbs1", "libnuma1"),
-    "trixie": ("libcurl4t64", "libibverbs1", "libnuma1"),
+    "trixie": ("libcurl4t64", "libibverbs1", "libnuma1", "munge", "slurm-client", "slurmctld", "slurmd"),
 }
 DISABLED = (
     *base.DISABLED,
     *("prometheus.service", "podman.service", "podman.socket", "podman-auto-update.service"),
     *("podman-auto-update.timer", "podman-restart.service", "podman-clean-transient.service"),
     *("docker.service", "docker.socket", "containerd.service"),
+    *("munge.service", "slurmctld.service", "slurmd.service"),
 )
 LOOP_NODES = 128
 # What Podman cannot have here: control groups with controllers (where the machine has version 1 beside 2, they are in

@@ -252,6 +252,50 @@ def test_every_metric_and_no_other(places: Places) -> None:
     assert text.count("# HELP ") == text.count("# TYPE ") == len({name for name, _labels in expected})
 
 
+def gate(age: float, *reasons: str) -> dict[str, Any]:
+    holds = [{"reason": one, "text": one, "user": "ann" if one == "quota" else "", "team": ""} for one in reasons]
+    return {"time": time.time() - age, "cycle_s": 10, "watermark_pct": 90, "holds": holds}
+
+
+def gate_shown(pages: Pages) -> tuple[float, dict[str, float]]:
+    found = samples(pages.metrics)
+    holds = {labels[0][1]: value for (name, labels), value in found.items() if name == "stowage_gate_hold" and value}
+    return found[("stowage_gate_open", ())], holds
+
+
+def test_the_gate(places: Places) -> None:
+    pages = Pages(places, True)
+    for section, shown in (
+        (gate(0), (1, {})),
+        (gate(0, "watermark", "watermark", "quota"), (0, {"watermark": 2, "quota": 1})),
+        (gate(0, "quota"), (1, {"quota": 1})),  # of one user
+    ):
+        records.write(sections.path_of(places, "gate"), section)
+        assert pages.refresh() and gate_shown(pages) == shown
+        assert json.loads(pages.status)["gate"]["holds"] == section["holds"]
+    assert not pages.refresh()
+
+
+def test_a_gate_that_nobody_judges_any_more_is_held(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.write(sections.path_of(places, "gate"), gate(0))
+    pages = Pages(places, True)
+    pages.refresh()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 61)
+    assert pages.refresh() and gate_shown(pages) == (0, {"stale": 1})
+    shown = json.loads(pages.status)["gate"]
+    assert shown["stale"] is True and "has not judged for 1 min" in shown["holds"][0]["text"]
+    assert not pages.refresh()
+
+
+@pytest.mark.parametrize("section", [{"holds": []}, {**gate(0), "holds": [{"reason": "x"}]}, {**gate(0), "time": "x"}])
+def test_a_gate_of_another_version_is_not_shown(places: Places, section: Any) -> None:
+    records.write(sections.path_of(places, "gate"), section)
+    pages = Pages(places, True)
+    pages.refresh()
+    assert b"stowage_gate" not in pages.metrics and "gate" not in json.loads(pages.status)
+
+
 def test_a_mount_point_that_is_no_text() -> None:
     one = {**STATE["filesystems"]["filesystems"][0], "mountpoint": os.fsdecode(b"/mnt/\xff\n")}
     page = metrics.render("filesystems", {"filesystems": [one]})

@@ -22,6 +22,8 @@ from stowaged.settings import Settings, SettingsError, load
         ({"scan_interval_s": "300"}, "scan_interval_s: '300' must be a number of seconds from 1 to 86400"),
         ({"minimum_age_s": -1}, "minimum_age_s: -1 must be a number of seconds from 0 to 31536000"),
         ({"measure_shared": "no"}, "measure_shared: 'no' must be true or false"),
+        ({"disk_watermark_pct": 101}, "disk_watermark_pct: 101 must be a percentage from 0 to 100"),
+        ({"disk_watermark_pct": True}, "disk_watermark_pct: True must be a percentage from 0 to 100"),
         ({"host": "a\nb"}, "host: 'a\\nb' must be printable text"),
         ({"evictt": "on"}, "evictt: no such setting; did you mean evict?"),
         ({"colour": "red"}, "colour: no such setting"),
@@ -50,7 +52,22 @@ def test_defaults_and_the_environment(tmp_path: Any) -> None:
     assert load(places, {"STORAGE_SCAN_INTERVAL_S": "60"}).declared == {"scan_interval_s": 600}
 
 
-@pytest.mark.parametrize("value", ["often", "0", "-5", "nan", "inf"])
-def test_a_wrong_variable_is_named(tmp_path: Any, value: str) -> None:
+def test_the_watermark_in_the_environment(tmp_path: Any) -> None:
+    places = Places.under(str(tmp_path))
+    assert load(places, {}).disk_watermark_pct == 90
+    records.write(places.daemon_json, {"disk_watermark_pct": 80})
+    assert load(places, {}).disk_watermark_pct == 80
+    assert load(places, {"DISK_WATERMARK_PCT": "0"}).disk_watermark_pct == 0
+    assert load(places, {"DISK_WATERMARK_PCT": ""}).disk_watermark_pct == 80
+
+
+@pytest.mark.parametrize("value", ["often", "-5", "nan", "inf"])
+@pytest.mark.parametrize("variable", ["STORAGE_SCAN_INTERVAL_S", "DISK_WATERMARK_PCT"])
+def test_a_wrong_variable_is_named(tmp_path: Any, variable: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=variable):
+        load(Places.under(str(tmp_path)), {variable: value})
+
+
+def test_no_interval_is_none(tmp_path: Any) -> None:
     with pytest.raises(SettingsError, match="STORAGE_SCAN_INTERVAL_S"):
-        load(Places.under(str(tmp_path)), {"STORAGE_SCAN_INTERVAL_S": value})
+        load(Places.under(str(tmp_path)), {"STORAGE_SCAN_INTERVAL_S": "0"})

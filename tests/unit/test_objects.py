@@ -96,6 +96,20 @@ def test_a_bare_host(host: Host) -> None:
         "volumes": [],
         "leases": [],
         "eviction": None,
+        "gate": {
+            "open": False,
+            "holds": [
+                {
+                    "reason": "stale",
+                    "text": "the daemon has not judged since this host was started: systemctl status stowaged",
+                    "user": "",
+                    "team": "",
+                }
+            ],
+            "judged": None,
+            "stale": True,
+            "watermark_pct": None,
+        },
         "daemon": {"installed": False, "running": False, "last_cycle_age_s": None},
     }
     assert problems == []

@@ -20,6 +20,7 @@ from ..data_location.locations import Contents, DataLocation
 from ..drives import recorded as drive_records
 from ..drives.recorded import Drive
 from ..errors import StowageError, one_line, printable
+from ..gate import recorded as gate
 from ..mounts import Mount, is_shared, of_path
 from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
@@ -82,6 +83,7 @@ class Objects:
             "volumes": self._volumes(pins.users_of_volumes(leases)),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
+            "gate": gate.read(self._places).to_json(),
             "daemon": self._daemon(),
         }
 

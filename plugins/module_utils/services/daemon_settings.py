@@ -28,6 +28,11 @@ def _seconds(low: float, high: float) -> Rule:
     return check
 
 
+def _percentage(value: Any) -> str:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return "" if number and 0 <= value <= 100 else "must be a percentage from 0 to 100"
+
+
 def _evict(value: Any) -> str:
     return "" if value in ("on", "plan", "off") else "must be on, plan or off"
 
@@ -82,6 +87,7 @@ SETTINGS: Mapping[str, Rule] = {
     "boot_grace_s": _seconds(0, 86400),
     "measure_shared": _flag,
     "fill_engine": _engine,
+    "disk_watermark_pct": _percentage,
 }
 """What /etc/stowage/daemon.json may say."""
 

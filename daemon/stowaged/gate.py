@@ -1,0 +1,108 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judging every cycle whether this host may take new jobs, and telling it: as a section, as a file, as events."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Callable
+
+from stowage_core import events, records
+from stowage_core.errors import one_line
+from stowage_core.gate.judgement import Hold, judge
+from stowage_core.places import Places
+
+from .sections import Sections
+from .settings import Settings
+from .writer import Writer
+
+SECTION = "gate"
+_Identity = tuple[str, str, str, str]
+
+
+class Gate:
+    """The judgement of each cycle. What was told already is not told again while only its figures change."""
+
+    def __init__(self, places: Places, sections: Sections, writer: Writer, say: Callable[[str], None]) -> None:
+        self._places = places
+        self._sections = sections
+        self._writer = writer
+        self._say = say
+        self._trouble = ""
+        self._told = self._told_before()
+
+    def _told_before(self) -> set[_Identity]:
+        """Return what an earlier daemon has told since the host was started."""
+        try:
+            before = self._sections.last(SECTION) or {"holds": ()}
+            holds = [records.typed(Hold, one) for one in before["holds"]]
+        except (LookupError, TypeError):
+            return set()  # of another version: what holds is told once more
+        return {hold.identity for hold in holds if hold.holds_all}
+
+    def judge(self, declared: Sequence[Hold], settings: Settings) -> None:
+        """Judge by what was published just now.
+
+        :param declared: what is held because somebody said so
+        """
+        holds = judge(
+            self._shown("filesystems").get("filesystems", ()),
+            self._shown("locations").get("locations", ()),
+            self._shown("accounts"),
+            declared,
+            settings.disk_watermark_pct,
+        )
+        self._sections.put(
+            SECTION,
+            {
+                "time": time.time(),
+                "cycle_s": settings.cycle_s,
+                "watermark_pct": settings.disk_watermark_pct,
+                "holds": [hold.to_json() for hold in holds],
+            },
+        )
+        holding = [hold for hold in holds if hold.holds_all]
+        self._keep_file(text_of(holding))
+        self._tell(holding)
+
+    def _shown(self, section: str) -> Mapping[str, Any]:
+        return self._sections.current(section) or {}
+
+    def _keep_file(self, text: str) -> None:
+        """Have the file say *text*, and show by its time that it was judged now."""
+        try:
+            records.write_bytes(self._places.gate, f"{text}\n".encode(), 0o644)
+            os.utime(self._places.gate)
+            trouble = ""
+        except OSError as error:
+            trouble = f"{one_line(error, self._places.gate)}; what it says is old"
+        if trouble and trouble != self._trouble:
+            self._say(trouble)
+        self._trouble = trouble
+
+    def _tell(self, holding: Sequence[Hold]) -> None:
+        """Tell what has begun to hold all jobs, and when nothing does any more."""
+        now = {hold.identity for hold in holding}
+        for hold in holding:
+            if hold.identity not in self._told:
+                self._record("GateHeld", f"Jobs are held: {hold.text}", hold.reason)
+        if self._told and not now:
+            self._record("GateOpened", "Jobs may start", "")
+        self._told = now
+
+    def _record(self, reason: str, message: str, why: str) -> None:
+        self._say(message)
+        self._writer.do(partial(_record, self._places, reason, message, why, time.time()))
+
+
+def _record(places: Places, reason: str, message: str, why: str, when: float) -> str:
+    events.tell(places, object=SECTION, reason=reason, message=message, hold=why, time=when)
+    return ""
+
+
+def text_of(holding: Sequence[Hold]) -> str:
+    """Return the gate in one line: ``open``, or ``held`` with the reasons."""
+    return f"held: {'; '.join(hold.text for hold in holding)}" if holding else "open"

@@ -1,0 +1,68 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``stowage gate``: whether this host may take new jobs, for schedulers and people; and holding it by hand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+
+from stowage_core.gate import holds, recorded
+from stowage_core.gate.recorded import Gate
+from stowage_core.places import Places
+
+from . import slurm_node
+
+OK, FAILED, FOUND = 0, 1, 3
+RESTART_S = 15.0
+"""How long a daemon may take to be back, before a node is drained because of it."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--user", default="", help="ask for a job of this user: the user's quota counts too")
+    parser.add_argument("--team", default="", help="ask for a job of this team: the team's quota counts too")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="how long to wait for it to open (default: 0)"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--slurm", action="store_true", help="drain or undrain this host's node, as a health check")
+    what.add_argument("--hold", metavar="TEXT", help="hold all jobs of this host until they are released, and say why")
+    what.add_argument("--release", action="store_true", help="lift what was held by hand")
+
+
+def run(options: argparse.Namespace, places: Places) -> int:
+    if options.hold is not None:
+        print("held" if holds.set_hold(places, holds.OPERATOR, options.hold) else "held already")
+        return OK
+    if options.release:
+        print("released" if holds.lift(places, holds.OPERATOR) else "nothing was held by hand")
+        return OK
+    if options.slurm:
+        return _keep_node(places)
+    gate = recorded.wait(places, options.wait, options.user, options.team)
+    found = gate.holding(options.user, options.team)
+    if options.json:
+        print(json.dumps(gate.to_json(options.user, options.team), indent=2, sort_keys=True))
+    else:
+        print("\n".join(hold.text for hold in found) or "open")
+    return FOUND if found else OK
+
+
+def _keep_node(places: Places) -> int:
+    done = slurm_node.apply(slurm_node.name_of(os.environ), _settled(places).holding(), slurm_node.run_scontrol)
+    if done:
+        print(done)
+    return OK
+
+
+def _settled(places: Places) -> Gate:
+    """Return the gate; a daemon that is only being restarted is waited for, so that no node is drained for that."""
+    deadline = time.monotonic() + RESTART_S
+    while True:
+        gate = recorded.read(places)
+        if not gate.stale or time.monotonic() >= deadline:
+            return gate
+        time.sleep(recorded.POLL_S)

@@ -1,0 +1,170 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The gate of the real daemon on real filesystems, filled past the mark and compared with what ``df`` prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_lab import Daemon, wait_for
+from test_daemon_service import declare_location
+
+from stowage_core import events
+
+MIB = 1 << 20
+
+
+def df(path: Path) -> int:
+    """Return how full ``df`` says that a filesystem is."""
+    shown = subprocess.run(["df", "--output=pcent", path], check=True, capture_output=True, text=True).stdout
+    return int(shown.split()[-1].rstrip("%"))
+
+
+def fill_to(path: Path, percent: float) -> None:
+    """Have a file take so much that *percent* of what users can have is used."""
+    ballast = path / "ballast"
+    ballast.unlink(missing_ok=True)
+    os.sync()
+    answer = os.statvfs(path)
+    used = answer.f_blocks - answer.f_bfree
+    more = int((used + answer.f_bavail) * percent / 100) - used
+    with open(ballast, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, more * answer.f_frsize)
+    os.sync()
+
+
+def asked(daemon: Daemon, *arguments: str) -> tuple[int, list[str]]:
+    done = daemon.command("gate", *arguments)
+    return done.returncode, done.stdout.splitlines()
+
+
+def file(daemon: Daemon) -> str:
+    return Path(daemon.places.gate).read_text()
+
+
+@pytest.fixture
+def cache(fstype: str, small_disk: Callable[..., Any]) -> Path:
+    """A small disk: on ext4 with the usual 5 % that are kept for root."""
+    path: Path = small_disk(fstype, {"ext4": 64, "xfs": 300, "btrfs": 256}[fstype] * MIB).path
+    return path
+
+
+@pytest.mark.parametrize("fstype", ["ext4", "xfs"])
+def test_a_full_cache_disk_beside_an_empty_run_disk(
+    fstype: str, cache: Path, small_disk: Callable[..., Any], start: Callable[..., Daemon]
+) -> None:
+    runs = small_disk("ext4", 512 * MIB).path
+    daemon = start()
+    declare_location(daemon, "runs", runs)
+    declare_location(daemon, "cache", cache)
+    daemon.start()
+    assert asked(daemon) == (0, ["open"]) and df(runs) < 10
+    seen = set()
+    for percent in (60, 89.2, 89.9, 90.3, 93.4, 97, 89.2, 94, 10):
+        fill_to(cache, percent)
+        daemon.cycle()
+        shown = df(cache)
+        held = shown > 90
+        seen.add(held)
+        text = f"filesystem {cache} is {shown} % full, the watermark is 90 %"
+        assert asked(daemon) == ((3, [text]) if held else (0, ["open"])), percent
+        assert file(daemon) == (f"held: {text}\n" if held else "open\n")
+    assert seen == {True, False}
+    told = [event["reason"] for event in events.read(daemon.places) if event["object"] == "gate"]
+    assert told == ["GateHeld", "GateOpened", "GateHeld", "GateOpened"]
+
+
+def test_what_root_may_use_beyond_that_is_no_room(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
+    disk = small_disk("ext4", 64 * MIB).path
+    daemon = start(disk_watermark_pct=99)
+    declare_location(daemon, "runs", disk)
+    fill_to(disk, 100)
+    answer = os.statvfs(disk)
+    assert answer.f_bfree > 0 and answer.f_bavail == 0
+    daemon.start()
+    assert asked(daemon) == (3, [f"filesystem {disk} is 100 % full, the watermark is 99 %"])
+
+
+def test_one_filesystem_is_named_once(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
+    disk = small_disk("ext4", 64 * MIB).path
+    (disk / "hub").mkdir()
+    daemon = start()
+    declare_location(daemon, "runs", disk)
+    declare_location(daemon, "hub_cache", disk / "hub")
+    daemon.start(DISK_WATERMARK_PCT="0.0001")
+    code, lines = asked(daemon)
+    assert code == 3 and len(lines) == 1 and lines[0].endswith("% full, the watermark is 0.0001 %")
+
+
+def test_a_location_that_vanishes(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
+    disk = small_disk("xfs", 300 * MIB)
+    daemon = start()
+    declare_location(daemon, "runs", disk.path, require_mount=True, mount_point=str(disk.path))
+    daemon.start()
+    assert asked(daemon) == (0, ["open"])
+    daemon.stop()
+    disk.unmount()
+    daemon.start()
+    text = f"location runs ({disk.path}) is not available: nothing is mounted at {disk.path}; mount its disk"
+    assert asked(daemon) == (3, [text])
+    daemon.configure(disk_watermark_pct=0)
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: asked(daemon) == (0, ["open"]), 20)
+    daemon.configure(disk_watermark_pct=90)
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: asked(daemon) == (3, [text]), 20)
+    disk.mount()
+    assert asked(daemon, "--wait", "20") == (0, ["open"])
+
+
+def test_a_daemon_that_dies_is_a_hold(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
+    daemon = start(disk_watermark_pct=100)
+    declare_location(daemon, "runs", small_disk("ext4", 64 * MIB).path)
+    daemon.start()
+    assert asked(daemon) == (0, ["open"])
+    daemon.stop(signal.SIGKILL)
+    assert asked(daemon) == (3, ["the daemon does not run: systemctl status stowaged"])
+    answer = json.loads(daemon.command("gate", "--json").stdout)
+    assert answer["open"] is False and answer["stale"] is True and answer["holds"][0]["reason"] == "stale"
+    judged = os.stat(daemon.places.gate).st_mtime
+    daemon.start()
+    assert asked(daemon) == (0, ["open"])
+    daemon.cycle()
+    # Whoever reads the file alone sees by its time that somebody judges.
+    assert os.stat(daemon.places.gate).st_mtime > judged and file(daemon) == "open\n"
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGSTOP)
+    path = Path(daemon.places.state_dir, "gate.json")
+    section = json.loads(path.read_text())
+    path.write_text(json.dumps({**section, "time": time.time() - 130}))  # as if it had hung for so long
+    assert asked(daemon) == (3, ["the daemon has not judged for 2 min: systemctl status stowaged"])
+    daemon.process.send_signal(signal.SIGCONT)
+    assert asked(daemon, "--wait", "20") == (0, ["open"])
+
+
+def test_held_by_hand(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
+    daemon = start(disk_watermark_pct=0)
+    declare_location(daemon, "runs", small_disk("ext4", 64 * MIB).path)
+    daemon.start()
+    assert asked(daemon, "--hold", "the rack is being moved") == (0, ["held"])
+    assert asked(daemon) == (3, ["the rack is being moved"])
+    wait_for(lambda: file(daemon) == "held: the rack is being moved\n", 20)
+    assert daemon.command("status").stdout.startswith("! Jobs are held: the rack is being moved\n")
+    daemon.stop()
+    daemon.start()
+    assert asked(daemon, "--user", "ann") == (3, ["the rack is being moved"])
+    assert asked(daemon, "--release") == (0, ["released"])
+    assert asked(daemon) == (0, ["open"])
+    assert asked(daemon, "--release") == (0, ["nothing was held by hand"])
+    wait_for(lambda: file(daemon) == "open\n", 20)
+    assert re.fullmatch(r"stowage: hold: its text must be one line .*", asked(daemon, "--hold", "a\nb")[1][0])
