@@ -22,6 +22,7 @@ from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
 from . import settings
+from .accounts import Accounting
 from .children import Children, Message
 from .declared import DATA_LOCATION, Declared
 from .evicting import Evicting
@@ -33,7 +34,7 @@ from .leases import Leases
 from .loop import Loop
 from .network import NetworkMounts
 from .notify import Notifier
-from .reader import Reader, Recorded
+from .reader import ACCOUNTS, Reader, Recorded
 from .sections import Sections
 from .settings import Settings
 from .tier_evicting import TierEvicting
@@ -111,6 +112,7 @@ class Service:
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
         self._volumes = Volumes(places, self._sections, self._writer)
+        self._accounting = Accounting(places, self._sections, self._writer, say)
         self._gate = Gate(places, self._sections, self._writer, say)
         self._tiers = Tiers(places, children, self._figures, self._sections, self._writer, say)
         self._tier_evicting = TierEvicting(
@@ -189,6 +191,8 @@ class Service:
     def _declare(self, found: Declared, recorded: Recorded) -> None:
         self._declared = found
         self._figures.declare(found, recorded)
+        if ACCOUNTS in recorded:
+            self._accounting.recall(recorded[ACCOUNTS])
 
     def _sweep(self) -> str:
         """Remove what killed processes have left half written."""
@@ -213,7 +217,7 @@ class Service:
         self._fillings.look()
         self._network.look(self._declared.network_mounts, self._declared.network_error, table)
         self._prober.start(
-            self._declared.targets,
+            self._declared.asked,
             self._declared.data_location,
             table,
             lambda answers: self._answered(answers, table),
@@ -230,7 +234,7 @@ class Service:
         self._figures.measure_when_due(table, self._settings)
         self._tiers.look(self._declared.tiers, self._settings.scan_interval_s)
         self._tier_evicting.look(self._declared.tiers, self._settings)
-        self._volumes.look(self._declared.targets, answers)
+        self._volumes.look(self._declared.volumes, answers)
         self._publish()
         if not self._ready:
             self._ready = True
@@ -240,6 +244,7 @@ class Service:
 
     def _publish(self) -> None:
         self._figures.publish(self._sections)
+        self._accounting.look(self._figures.accounted(), self._settings.allowed)
         self._sections.put("copies", {"copies": self._figures.copies_shown(self._declared, self._leases)})
         self._sections.put("fills", self._fillings.shown(self._declared))
         self._sections.put("leases", self._leases.shown())

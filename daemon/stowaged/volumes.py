@@ -33,7 +33,7 @@ class Volumes:
         shown = []
         for target in targets:
             answer = answers.get(target.object)
-            if target.object.startswith(VOLUME) and answer is not None:
+            if answer is not None:
                 name = target.object[len(VOLUME) :]
                 self._tell(name, answer)
                 shown.append(

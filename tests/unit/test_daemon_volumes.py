@@ -33,8 +33,8 @@ GRANTS = (Grant("", users=("ann",)),)
 MODELS = Volume("models", "/srv/volumes/models", True, "/srv/volumes/models", NFS, GRANTS)
 RUNS = Volume("runs", "/srv/volumes/runs", False, "/", FilesystemId("ext4", "u-1", "/dev/sda1"), ())
 TARGETS = (
-    Target("volume/models", MODELS.path, NFS, MODELS.path, measured=False),
-    Target("volume/runs", RUNS.path, measured=False),
+    Target("volume/models", MODELS.path, NFS, MODELS.path),
+    Target("volume/runs", RUNS.path),
 )
 GONE = {"available": False, "reason": "/srv/volumes/models: nothing is mounted at /srv/volumes/models; mount its disk"}
 THERE = {"available": True, "reason": ""}
@@ -45,7 +45,8 @@ def test_volumes_are_declared_and_read_again_when_they_change(tmp_path: Path) ->
     before = declared.stamp(places)
     records.write(places.volumes_json, recorded.as_record([MODELS, RUNS]))
     assert declared.stamp(places) != before
-    assert declared.load(places, "gpu-01").targets == TARGETS
+    found = declared.load(places, "gpu-01")
+    assert found.volumes == found.asked == TARGETS and found.measured == ()
 
 
 def test_a_volume_is_not_taken_for_the_location_of_its_name(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_volumes_are_never_measured(tmp_path: Path) -> None:
     with contextlib.closing(Loop()) as loop:
         children = Children(loop)
         figures = Figures(places, children, Hung(children), print, lambda: None)
-        figures.declare(declared.Declared(TARGETS), {})
+        figures.declare(declared.Declared(volumes=TARGETS), {})
         filesystem = {"id": "0:50", "mountpoint": MODELS.path, "device": "nas-1:/models", "fstype": "nfs4"}
         figures.answered({one.object: {"object": one.object, **THERE, "filesystem": filesystem} for one in TARGETS})
         table = parse(b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
