@@ -571,6 +571,22 @@ ansible_facts:
               time: 1764419699.25
               serial: 1c0f9a52f0b64f6f8f0f6a3b8f1f2a77
               renewed: 1764419699.25
+        relocations:
+          description:
+            - The moves of locations of the layout, the last one of each. C(stage) is what was done last, C(doing) what
+              was being done when that was recorded, and C(overrides) what an inventory has to have once it is
+              switched. The list is null when a record of them cannot be read; C(problems) says which.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - location: runs
+              path: /srv/stowage/runs
+              to: /mnt/nvme1/runs
+              stage: finished
+              doing: ""
+              since: 1764419699.25
+              overrides: {runs: {path: /mnt/nvme1/runs, mount_point: /mnt/nvme1}}
         tiers:
           description:
             - The KV-cache tiers whose directories are claimed here, also when no group names this host any more. What

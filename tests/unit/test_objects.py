@@ -94,6 +94,7 @@ def test_a_bare_host(host: Host) -> None:
         "network_mounts": [],
         "network_exports": [],
         "tiers": [],
+        "relocations": [],
         "leases": [],
         "eviction": None,
         "gate": {

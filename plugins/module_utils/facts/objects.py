@@ -26,6 +26,7 @@ from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
 from ..owner import Registry
 from ..places import Places
+from ..relocation import recorded as relocations
 from ..runs import pins
 from ..runs.pins import Pin
 from ..services import daemon_cycle
@@ -81,6 +82,7 @@ class Objects:
             "network_mounts": self._network_mounts(),
             "network_exports": self._network_exports(),
             "tiers": self._tiers(),
+            "relocations": self._relocations(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
             "gate": gate.read(self._places).to_json(),
@@ -227,6 +229,24 @@ class Objects:
             "mounted": self._mounted(declared),
             **{field: known.get(field) for field in _MEASURED},
         }
+
+    def _relocations(self) -> list[Report] | None:
+        """Return the moves of locations, None when a record of them cannot be read."""
+        moves = self._try(lambda: relocations.load_all(self._places), None)
+        if moves is None:
+            return None
+        return [
+            {
+                "location": one.location,
+                "path": printable(one.path),
+                "to": printable(one.to),
+                "stage": one.stage,
+                "doing": one.doing,
+                "since": one.since,
+                "overrides": dict(one.after),
+            }
+            for one in moves
+        ]
 
     def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
         """Return whether something is mounted where the location says there must be; None where it does not say."""
