@@ -32,6 +32,8 @@ from ..runs.pins import Pin
 from ..services import daemon_cycle
 from ..sizes import Space
 from ..tiers import found as tiers
+from ..volumes import recorded as volumes
+from ..volumes.recorded import Volume
 
 Report = dict[str, Any]
 Value = TypeVar("Value")
@@ -82,6 +84,7 @@ class Objects:
             "network_mounts": self._network_mounts(),
             "network_exports": self._network_exports(),
             "tiers": self._tiers(),
+            "volumes": self._volumes(pins.users_of_volumes(leases)),
             "relocations": self._relocations(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
@@ -307,6 +310,21 @@ class Objects:
             for one in found
         ]
 
+    def _volumes(self, users: Mapping[str, list[str]]) -> list[Report]:
+        """Return the volumes, with what the daemon last found out about each; that it is there is not known without."""
+        found: dict[str, Volume] = self._try(lambda: volumes.load(self._places), {})
+        known = {one["volume"]: one["available"] for one in self._state("volumes")}
+        return [
+            {
+                "name": name,
+                "path": one.path,
+                "available": known.get(name),
+                "grants": len(one.grants),
+                "used_by": users.get(name, []),
+            }
+            for name, one in sorted(found.items())
+        ]
+
     # -- What is going on
 
     def _leases(self) -> list[Pin]:
@@ -317,7 +335,8 @@ class Objects:
 
     def _lease(self, pin: Pin) -> Report:
         fields = ("run", "number", "worker", "workspace", "drive", "source", "source_path", "copy", "sub_path", "mode")
-        report = {field: getattr(pin, field) for field in (*fields, "target", "state", "left_s", "created")}
+        more = ("target", "volume", "run_of", "state", "left_s", "created")
+        report = {field: getattr(pin, field) for field in (*fields, *more)}
         return {**report, "path": pin.path(self._places), "ended": pins.stale(pin)}
 
     def _eviction(self) -> Report | None:
