@@ -11,7 +11,13 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, did_you_mean, quoted
+from ansible_collections.stowage.host.plugins.module_utils.errors import (
+    Refusal,
+    StowageError,
+    check_choice,
+    did_you_mean,
+    quoted,
+)
 from ansible_collections.stowage.host.plugins.module_utils.layout import environment_file
 from ansible_collections.stowage.host.plugins.module_utils.own_files import HEADER
 from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
@@ -52,10 +58,7 @@ def render(
     :param environment_path: the environment file that a systemd service reads
     """
     try:
-        if target not in TARGETS:
-            raise Refusal(
-                "target", f"{target!r} is not one of {', '.join(TARGETS)}", did_you_mean(str(target), TARGETS)
-            )
+        check_choice(target, "target", TARGETS)
         found = _backend(read_backends(backends, "the input"), backend)
         check_floors(found)
         group, tier = _group(found, position)

@@ -34,6 +34,7 @@ class Places:
             self.locations_dir,
             self.sources_dir,
             self.run_teams_dir,
+            self.relocations_dir,
             self.run,
             self.state_dir,
         )
@@ -79,6 +80,11 @@ class Places:
         return os.path.join(self.var, "sources")
 
     @property
+    def volumes_json(self) -> str:
+        """The volumes that are registered, and who may read which part of them."""
+        return os.path.join(self.etc, "volumes.json")
+
+    @property
     def tiers_json(self) -> str:
         """The KV-cache backends, as declared."""
         return os.path.join(self.etc, "tiers.json")
@@ -96,6 +102,11 @@ class Places:
     def run_teams_dir(self) -> str:
         """The stamps of runs, a file for each user."""
         return os.path.join(self.var, "run_teams")
+
+    @property
+    def relocations_dir(self) -> str:
+        """What is known of moved locations, and backups of metadata from before each move."""
+        return os.path.join(self.var, "relocations")
 
     @property
     def accounts_json(self) -> str:

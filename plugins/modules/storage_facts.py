@@ -577,6 +577,22 @@ ansible_facts:
               time: 1764419699.25
               serial: 1c0f9a52f0b64f6f8f0f6a3b8f1f2a77
               renewed: 1764419699.25
+        relocations:
+          description:
+            - The moves of locations of the layout, the last one of each. C(stage) is what was done last, C(doing) what
+              was being done when that was recorded, and C(overrides) what an inventory has to have once it is
+              switched. The list is null when a record of them cannot be read; C(problems) says which.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - location: runs
+              path: /srv/stowage/runs
+              to: /mnt/nvme1/runs
+              stage: finished
+              doing: ""
+              since: 1764419699.25
+              overrides: {runs: {path: /mnt/nvme1/runs, mount_point: /mnt/nvme1}}
         tiers:
           description:
             - The KV-cache tiers whose directories are claimed here, also when no group names this host any more. What
@@ -625,10 +641,26 @@ ansible_facts:
               filling: false
               settings_differ: false
               writable: true
+        volumes:
+          description:
+            - The external volumes that are registered on this host. C(available) is whether the daemon last found it
+              there, null where it has not looked. C(grants) is how many grants it has, and C(used_by) are the live
+              workers on this host that have something of it, as run and worker.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - name: models
+              path: /srv/volumes/models
+              available: true
+              grants: 2
+              used_by: [finetune-3/w0]
         leases:
           description:
-            - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(left_s) is for how
-              many seconds it is still reserved. C(ended) says why a lease holds nothing any more, empty for a live one.
+            - The uses of drives and volumes by workers. C(copy) is empty for a drive that has no copies. Of a volume,
+              C(volume) is its name, C(run_of) the run that its folder C(sub_path) is granted to, and C(workspace) and
+              C(drive) are empty; of a drive the first two are. C(left_s) is for how many seconds it is still reserved.
+              C(ended) says why a lease holds nothing any more, empty for a live one.
           returned: always
           type: list
           elements: dict
@@ -644,6 +676,8 @@ ansible_facts:
               sub_path: ""
               mode: ReadWrite
               target: /root/.cache/huggingface
+              volume: ""
+              run_of: ""
               state: leased
               left_s: 0.0
               created: 1764410000.0

@@ -19,8 +19,9 @@ import pytest
 from conftest import SmallDisk
 from copies_lab import process
 
-from stowage_core import events, mounts, records
+from stowage_core import events, mounts, owner, records
 from stowage_core.differences import Differences
+from stowage_core.drives.declared import check_drives
 from stowage_core.errors import StowageError
 from stowage_core.layout.directories import Ownership
 from stowage_core.places import Places
@@ -413,6 +414,34 @@ def test_a_run_whose_drives_are_pinned_stays(lab: Lab) -> None:
         assert "its record cannot be used" in refused(lab.remove)
     finally:
         pins.release(lab.places, "r1", 1)
+    lab.remove()
+    assert not lab.path.exists()
+
+
+@pytest.mark.parametrize("below", ["", "work/deep"])
+def test_what_is_claimed_for_something_else_stays(lab: Lab, below: str) -> None:
+    lab.make()
+    place = lab.path / below
+    place.mkdir(exist_ok=True)
+    fd = os.open(place, os.O_RDONLY)
+    try:
+        mark = owner.claim(fd, "tier", "chat/0", "1", "gpu-01")
+        assert "bears an owner mark" in refused(lab.remove)
+        owner.release(fd, mark)
+    finally:
+        os.close(fd)
+    lab.remove()
+    assert not lab.path.exists()
+
+
+def test_the_source_of_a_drive_stays(lab: Lab) -> None:
+    lab.make()
+    sources = [{"node_scope": "local-any", "path": f"{lab.path}/work", "mount_path": "/d", "mode": "ReadWrite"}]
+    (entry,) = check_drives([{"metadata": {"name": "d"}, "spec": {"sources": sources}}])
+    path = os.path.join(lab.places.drives_dir, "ml.json")
+    records.write(path, {"workspace": "ml", "host": "gpu-01", "drives": [{**entry, "identity": "1"}]})
+    assert "in use: drive ml/d has its source in it" in refused(lab.remove)
+    records.remove(path)
     lab.remove()
     assert not lab.path.exists()
 

@@ -26,11 +26,14 @@ from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
 from ..owner import Registry
 from ..places import Places
+from ..relocation import recorded as relocations
 from ..runs import pins
 from ..runs.pins import Pin
 from ..services import daemon_cycle
 from ..sizes import Space
 from ..tiers import found as tiers
+from ..volumes import recorded as volumes
+from ..volumes.recorded import Volume
 
 Report = dict[str, Any]
 Value = TypeVar("Value")
@@ -83,6 +86,8 @@ class Objects:
             "network_mounts": self._network_mounts(),
             "network_exports": self._network_exports(),
             "tiers": self._tiers(),
+            "volumes": self._volumes(pins.users_of_volumes(leases)),
+            "relocations": self._relocations(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
             "events": self._events(),
@@ -231,6 +236,24 @@ class Objects:
             **{field: known.get(field) for field in _MEASURED},
         }
 
+    def _relocations(self) -> list[Report] | None:
+        """Return the moves of locations, None when a record of them cannot be read."""
+        moves = self._try(lambda: relocations.load_all(self._places), None)
+        if moves is None:
+            return None
+        return [
+            {
+                "location": one.location,
+                "path": printable(one.path),
+                "to": printable(one.to),
+                "stage": one.stage,
+                "doing": one.doing,
+                "since": one.since,
+                "overrides": dict(one.after),
+            }
+            for one in moves
+        ]
+
     def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
         """Return whether something is mounted where the location says there must be; None where it does not say."""
         point = declared.get("mount_point")
@@ -290,6 +313,21 @@ class Objects:
             for one in found
         ]
 
+    def _volumes(self, users: Mapping[str, list[str]]) -> list[Report]:
+        """Return the volumes, with what the daemon last found out about each; that it is there is not known without."""
+        found: dict[str, Volume] = self._try(lambda: volumes.load(self._places), {})
+        known = {one["volume"]: one["available"] for one in self._state("volumes")}
+        return [
+            {
+                "name": name,
+                "path": one.path,
+                "available": known.get(name),
+                "grants": len(one.grants),
+                "used_by": users.get(name, []),
+            }
+            for name, one in sorted(found.items())
+        ]
+
     # -- What is going on
 
     def _leases(self) -> list[Pin]:
@@ -300,7 +338,8 @@ class Objects:
 
     def _lease(self, pin: Pin) -> Report:
         fields = ("run", "number", "worker", "workspace", "drive", "source", "source_path", "copy", "sub_path", "mode")
-        report = {field: getattr(pin, field) for field in (*fields, "target", "state", "left_s", "created")}
+        more = ("target", "volume", "run_of", "state", "left_s", "created")
+        report = {field: getattr(pin, field) for field in (*fields, *more)}
         return {**report, "path": pin.path(self._places), "ended": pins.stale(pin)}
 
     def _eviction(self) -> Report | None:

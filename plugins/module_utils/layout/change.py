@@ -16,6 +16,7 @@ from ..errors import Refusal
 from ..owner import Registry
 from ..paths import check_path
 from ..places import Places
+from ..relocation import recorded as relocations
 from ..renderings import framework_caches
 from ..services.lasting_mounts import LastingMounts
 from ..services.restarts import Restarts
@@ -88,6 +89,8 @@ class _LayingOut:
         wanted, users = self._wanted(), self._users()
         units = self._units()
         former = layout_record.load(self.host.layout_json)
+        relocated = relocations.load_all(self.host)
+        relocations.check_layout(relocated, self.layout.locations)
         table = mounts.read()
         places = find_all(self.layout, table)
         claimed = claims.read(self.host, request.host_name, table)
@@ -118,7 +121,9 @@ class _LayingOut:
         restarts = Restarts(self.host, next(iter(environments)))
         due = restarts.due(units, bool(differing))
         differences.note("restarted", due, [])
-        self.warnings.extend(moved(self.layout, layout_record.paths(former)))
+        told = relocations.is_told(relocated, layout_record.paths(former), self.layout.locations)
+        left = {name: path for name, path in layout_record.paths(former).items() if name not in told}
+        self.warnings.extend(moved(self.layout, left))
 
         claimed.note(differences)
         claimed.register(Registry(self.host), differences)
@@ -147,9 +152,14 @@ class _LayingOut:
     def _check_apart(
         self, places: Mapping[str, Place], taken: Mapping[str, str], table: Sequence[mounts.Mount]
     ) -> None:
-        """Refuse a layout over or inside what is Stowage's own. The root holds nothing itself, and may be around it."""
+        """Refuse a layout over or inside what is Stowage's own. The root holds nothing itself, and may be around it.
+
+        Nor may anything but the volume root overlap a volume, which others own.
+        """
+        volumes = claims.of_volumes(self.host)
         for name, place in places.items():
-            found = claims.overlapping(place.real, taken, table, but=("contains",) if name == "root" else ())
+            there = taken if name == "volume_root" else {**taken, **volumes}
+            found = claims.overlapping(place.real, there, table, but=("contains",) if name == "root" else ())
             if found is not None:
                 lies, what, other = found
                 raise Refusal(name, f"{place.path} {lies} {what} {other}", "choose a directory apart from it")

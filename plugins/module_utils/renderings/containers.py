@@ -75,7 +75,7 @@ def container(
         "locations": {name: {"path": path} for name, path in layout.locations.items()},
     }
     check_run_mounts(recorded, paths["path"], protected, [*sources.values(), *(one["source"] for one in found)])
-    seen = rebase(layout, root) if root else layout
+    seen = rebase(layout, root)
     shares = [Share(name, path, moved(path, layout.root, seen.root)) for name, path in sources.items()]
     variables = framework_caches.environment(seen, prefix)
     taken = {one.target: one.location for one in shares}
