@@ -21,6 +21,8 @@ _NARROWEST = 40
 _WIDEST_NAME = 24
 _LEAST = 34
 """What the other columns take at least."""
+_LONGEST_WHY = 120
+"""Ansible's reasons can have many lines; all of them are on the page."""
 _NAMED = 3
 """How many hosts of a kind of trouble are named."""
 
@@ -92,7 +94,8 @@ def _said(host: Host) -> str:
         said.append(f"{_count(len(host['incomplete']), 'figure')} incomplete")
     if host["answers"]:
         return ", ".join(said)
-    return f"{host['why']}; it told last: {', '.join(said)}" if said else host["why"]
+    why = textwrap.shorten(host["why"], _LONGEST_WHY, placeholder=" …")
+    return f"{why}; it told last: {', '.join(said)}" if said else why
 
 
 def _row(cells: tuple[str, str], wide: int) -> str:

@@ -275,22 +275,24 @@ def test_users_add_up_over_hosts_and_the_most_pressed_quota_is_first() -> None:
             "ann": {"bytes": size, "runs": 2, "quota": 100, "exceeded_since": since},
             "bo": {"bytes": 9, "runs": 1},
         }
-        return {"accounts": {"measured": NOW - 9, "complete": True, "users": users, "tracked": {"runs": 10}, **more}}
+        account = {"measured": NOW - 9, "complete": True, "users": users, "tracked": {"runs": 10, "other": None}}
+        return {"accounts": {**account, "count": {"users": 2}, **more}}
 
     asked = [
         Asked("gpu-01", told(60)),
-        Asked("gpu-02", told(120, NOW - 7200, complete=False)),
+        Asked("gpu-02", told(120, NOW - 7200, complete=False, measured=None, count={"users": 3})),
         Asked("gpu-03", {}),
     ]
     found = fleet.fleet(asked, NOW)
     accounts = found["accounts"]
     assert (accounts["hosts"], accounts["unknown"], accounts["incomplete"]) == (2, 1, ["gpu-02"])
+    assert (accounts["in_part"], accounts["measured"]) == (1, NOW - 9)
     assert [(one["name"], one["bytes"], one["runs"], one["hosts"]) for one in accounts["users"]] == [
         ("ann", 180, 4, 2),
         ("bo", 18, 2, 2),
     ]
     assert [one["host"] for one in accounts["users"][0]["quotas"]] == ["gpu-02", "gpu-01"]
-    assert accounts["tracked"] == {"runs": 20}
+    assert accounts["tracked"] == {"runs": 20, "other": None}
     quotas = next(one for one in found["attention"] if one["what"] == "Quotas exceeded")
     assert quotas["items"] == [{"host": "gpu-02", "text": "user ann uses 120 B of 100 B, for 2 h"}]
 

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from .hosts import Asked
-from .told import Measured, Part, Sum, mapping, mappings, moment, oldest, text, truth, whole
+from .told import Measured, Part, Sum, Told, mapping, mappings, moment, oldest, text, truth, whole
 
 UNREACHABLE = "Unreachable"
 """A network mount whose server does not answer, or which is not there any more."""
@@ -59,14 +60,17 @@ def accounts(asked: Sequence[Asked]) -> Part:
     users: dict[str, Part] = {}
     teams: dict[str, Part] = {}
     kinds: dict[str, Sum] = {}
-    known, measured = [], None
-    incomplete = []
+    known: list[str] = []
+    incomplete: list[str] = []
+    measured = None
+    in_part = 0
     for host in asked:
         told = mapping(mapping(host.facts).get("accounts"))
         name = text(host.name)
-        if moment(told.get("measured")) is None:
+        if not told:
             continue
         known.append(name)
+        in_part += any((whole(number) or 0) > len(mapping(told.get(kind))) for kind, number in _counts(told))
         measured = oldest(measured, moment(told.get("measured")))
         if truth(told.get("complete")) is False:
             incomplete.append(name)
@@ -78,11 +82,17 @@ def accounts(asked: Sequence[Asked]) -> Part:
         "hosts": len(known),
         "unknown": len(asked) - len(known),
         "incomplete": incomplete,
+        # Hosts with so many users or teams that they tell of the largest only.
+        "in_part": in_part,
         "measured": measured,
         "users": _ranked(users),
         "teams": _ranked(teams),
         "tracked": {kind: total.total for kind, total in kinds.items()},
     }
+
+
+def _counts(told: Told) -> Iterable[tuple[str, Any]]:
+    return ((kind, mapping(told.get("count")).get(kind)) for kind in ("users", "teams"))
 
 
 def _owners(found: dict[str, Part], host: str, told: object) -> None:
