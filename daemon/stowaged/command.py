@@ -38,14 +38,14 @@ from stowage_core.runs.drives import Source
 from stowage_core.runs.mounts import Worker
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import decimal
-from stowage_core.spans import lasting
+from stowage_core.spans import ago, lasting
 from stowage_core.trees import measure
 from stowage_core.trees.measure import Usage
 
 from . import declared, fill, gate_command, probe, settings, status, tier_command
 from .declared import DATA_LOCATION, Target
 from .leases import ended_path
-from .tables import Column, ago, table
+from .tables import Column, table
 from .version import VERSION
 
 OK, FAILED, FOUND = 0, 1, 3

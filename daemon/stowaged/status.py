@@ -17,14 +17,14 @@ from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
-from stowage_core.spans import lasting
+from stowage_core.spans import ago, lasting
 from stowage_core.tiers.declared import tier_name
 from stowage_core.tiers.files_eviction import files_text as files
 
 from . import sections
 from .eviction_decision import FAILED, HALTED, SHORT
 from .runs import LARGEST
-from .tables import Column, ago, copies, percent, table, wrapped
+from .tables import Column, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
 
