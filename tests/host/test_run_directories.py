@@ -397,23 +397,29 @@ def test_a_run_in_use_stays(lab: Lab, code: str, evidence: str, check_mode: bool
     assert not lab.path.exists()
 
 
-def test_a_run_whose_drives_are_pinned_stays(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("worker_of", "run_of", "is_held"),
+    [("r1", "", True), ("finetune", "ann/sft/r1", True), ("r1", "bob/sft/r1", False), ("finetune", "", False)],
+)
+def test_a_run_whose_drives_are_pinned_stays(lab: Lab, worker_of: str, run_of: str, is_held: bool) -> None:
     lab.make()
     source = lab.at("drive")
     source.mkdir()
+    use = Use("ml", "d", 0, str(source), "", pins.READ_ONLY, volume="v" if run_of else "", run_of=run_of)
     fd = os.open(source, os.O_RDONLY)
     try:
-        pin = pins.hold(
-            lab.places, Use("ml", "d", 0, str(source), "", pins.READ_ONLY), fd, run="r1", worker="w0", seconds=60
-        )
+        pin = pins.hold(lab.places, use, fd, run=worker_of, worker="w0", seconds=60)
     finally:
         os.close(fd)
     try:
-        assert refused(lab.remove).startswith(f"{lab.path}: is in use: pin r1/1 is held")
-        records.write(pin.record_path(lab.places), {})
-        assert "its record cannot be used" in refused(lab.remove)
+        if is_held:
+            assert refused(lab.remove).startswith(f"{lab.path}: is in use: pin {worker_of}/1 is held")
+            records.write(pin.record_path(lab.places), {})
+            assert "its record cannot be used" in refused(lab.remove)
+        else:
+            lab.remove()
     finally:
-        pins.release(lab.places, "r1", 1)
+        pins.release(lab.places, worker_of, 1)
     lab.remove()
     assert not lab.path.exists()
 

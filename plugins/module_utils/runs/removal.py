@@ -164,7 +164,8 @@ class _Removing:
     def _declared(self, home: str, fd: int) -> str:
         """Return what Stowage keeps for others in the run that is, or was, at *home*."""
         for pin in pins.all_pins(self.places):
-            if pin.run == self.run.run_id or is_within(pin.source_path, home):
+            of_run = pin.run_of == str(self.run) if pin.run_of else pin.run == self.run.run_id
+            if of_run or is_within(pin.source_path, home):
                 return f"{pin.described} is held"
         for drive in drive_records.load_all(self.places):
             sources = () if drive.absent or drive.spec is None else drive.spec["sources"]
