@@ -49,6 +49,7 @@ def of_host(asked: Asked) -> Part:
         "unavailable": _unavailable(facts),
         "incomplete": _incomplete(facts, filesystems),
         "eviction": _eviction(facts.get("eviction")),
+        "relocations": [_relocation(one) for one in mappings(facts.get("relocations"))],
         "leases": len(facts["leases"]) if isinstance(facts.get("leases"), list) else None,
         "problems": texts(facts.get("problems")),
     }
@@ -198,6 +199,11 @@ def _eviction(told: object) -> Part | None:
         "why": text(eviction.get("why")),
         "planned": len(mappings(eviction.get("plan"))),
     }
+
+
+def _relocation(told: Told) -> Part:
+    words = {field: text(told.get(field)) for field in ("location", "path", "to", "stage", "doing")}
+    return {**words, "since": moment(told.get("since"))}
 
 
 # -- What is not there, and what is not known
