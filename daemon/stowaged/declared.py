@@ -29,6 +29,7 @@ from stowage_core.tiers.declared import MOONCAKE, MemberGroup, Tier, tier_name
 from stowage_core.tiers.recorded import Claimed
 
 DATA_LOCATION = "data-location"
+ROOT = "root"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Target:
     """A directory that the daemon asks after, and measures unless another host does."""
 
     object: str
-    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source), ``tier/chat/0`` or ``data-location``."""
+    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source), ``tier/chat/0``, ``data-location`` or, of
+    what is beneath the layout's root and in nothing of it, ``root``."""
     path: str
     filesystem: FilesystemId | None = None
     """The filesystem that it was on when it was declared; None when that is not recorded."""
@@ -89,6 +91,13 @@ class Declared:
     tiers: tuple[HostTier, ...] = ()
     holds: tuple[Hold, ...] = ()
     """What holds jobs because somebody said so."""
+    root: Target | None = None
+    """The root of the layout, in which locations are: nobody asks after it, but what else is in it is measured."""
+
+    @property
+    def measured(self) -> tuple[Target, ...]:
+        """Everything of which figures are kept."""
+        return self.targets if self.root is None else (*self.targets, self.root)
 
 
 def load(places: Places, host: str) -> Declared:
@@ -98,21 +107,25 @@ def load(places: Places, host: str) -> Declared:
     """
     data_location = data_locations.load(places)
     drives = drive_records.load_all(places)
-    targets = _locations(places) + _sources(drives, host)
+    root, locations = _layout(places)
+    targets = locations + _sources(drives, host)
     if data_location is not None:
         targets.append(Target(DATA_LOCATION, data_location.path, data_location.filesystem))
     former = tuple(data_locations.load_former(places))
     claimed = tier_records.load_claimed(places)
     tiers = _tiers(places, claimed, host)
     targets += [_tier_target(tier, claimed.get(tier.name)) for tier in tiers]
+    network_mounts, network_error = _network_mounts(places)
     return Declared(
         tuple(targets),
         data_location,
         tuple(drives),
         former,
-        *_network_mounts(places),
-        tiers=tuple(tiers),
-        holds=tuple(holds.declared(places)),
+        network_mounts,
+        network_error,
+        tuple(tiers),
+        tuple(holds.declared(places)),
+        root,
     )
 
 
@@ -140,12 +153,16 @@ def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
     return tuple(found)
 
 
-def _locations(places: Places) -> list[Target]:
+def _layout(places: Places) -> tuple[Target | None, list[Target]]:
+    """Return the root of the layout and its locations."""
     value = records.read(places.layout_json)
     if value is None:
-        return []
+        return None, []
+    root = None
     found = []
     try:
+        if value.get("root") is not None:
+            root = records.typed(Target, {"object": ROOT, "path": value["root"]})
         for name, one in sorted(value["locations"].items()):
             target = {
                 "object": f"location/{name}",
@@ -156,7 +173,7 @@ def _locations(places: Places) -> list[Target]:
             found.append(records.typed(Target, target))
     except (KeyError, TypeError, AttributeError) as error:
         raise records.RecordError(f"{places.layout_json}: not a layout ({error!r}); roll the host out again") from error
-    return found
+    return root, found
 
 
 def _filesystem(value: dict[str, Any] | None) -> FilesystemId | None:

@@ -33,7 +33,8 @@ def main(arguments: list[str], places: Places) -> int:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stopped.set())
-    pages = Pages(places, not options.no_copies)
+    left_out = {kind for kind, no in (("copies", options.no_copies), ("users", options.no_users)) if no}
+    pages = Pages(places, left_out)
     try:
         pages.refresh()
         if options.textfile:
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--key", metavar="FILE", help="the certificate's key (PEM)")
     parser.add_argument("--client-ca", metavar="FILE", help="ask for client certificates signed by these (PEM)")
     parser.add_argument("--no-copies", action="store_true", help="no series of single copies")
+    parser.add_argument("--no-users", action="store_true", help="no series of single users")
     parser.add_argument("--textfile", metavar="FILE", help="keep this file up to date instead of serving")
     return parser
 

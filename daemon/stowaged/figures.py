@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from stowage_core import mounts
+from stowage_core.accounting.totals import Location
 from stowage_core.copies.present import Copy, CopyRecord
 from stowage_core.data_location.locations import DataLocation
 from stowage_core.drives import recorded as drive_records
@@ -16,9 +17,11 @@ from stowage_core.drives.declared import split_copy_name
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
+from . import credentials
 from .children import Children, Ending, Message
-from .declared import DATA_LOCATION, Declared, Target
+from .declared import DATA_LOCATION, ROOT, Declared, Target
 from .hung import Hung
+from .last_measured import last_shares
 from .leases import Leases
 from .measuring import SILENCE_S, Measuring
 from .runs import RUNS
@@ -64,16 +67,17 @@ class Figures:
             self._listed = None
             self._ended.clear()
         self._declared = declared
-        wanted = {target.object for target in declared.targets}
+        wanted = {target.object for target in declared.measured}
         for name in [name for name in self._measured if name not in wanted]:
             del self._measured[name]
             self._buckets.pop(name, None)
         for name in wanted:
             if name not in self._measured:
                 record = recorded.get(name, {})
-                known = {key: record.get(key) for key in (*_KEPT, "runs", "tier")}
+                known = {key: record.get(key) for key in (*_KEPT, "runs", "tier", "credentials")}
                 complete, reason = record.get("complete", False), record.get("reason", "")
-                self._measured[name] = {**known, "complete": complete, "reason": reason}
+                shares = last_shares(record)
+                self._measured[name] = {**known, "shares": shares, "complete": complete, "reason": reason}
                 self._ended.clear()
 
     # -- Answers
@@ -104,7 +108,7 @@ class Figures:
         """
         groups: dict[tuple[str, str], list[Target]] = {}
         self._elsewhere = set()
-        for target in self._declared.targets:
+        for target in self._declared.measured:
             mount = mounts.of_path(target.path, table)
             if mounts.is_shared(mount.fstype) and not (target.shared or configuration.measure_shared):
                 self._elsewhere.add(target.object)
@@ -170,7 +174,8 @@ class Figures:
             self._measured[DATA_LOCATION].update(complete=True, reason="", measured=time.time())
         else:
             kept = {key: message[key] for key in _KEPT}
-            more = {key: message.get(key) for key in ("runs", "tier")}
+            more = {key: message.get(key) for key in ("runs", "tier", "credentials")}
+            more["shares"] = last_shares(message)
             if "known" in message:
                 self._buckets[message["object"]] = message["known"]
             self._measured[message["object"]].update(kept, **more, complete=True, reason="")
@@ -250,6 +255,17 @@ class Figures:
         there = sum(1 for answer in self._answers.values() if answer["available"])
         return f"{there} of {len(self._answers)} objects there, {len(self._copies)} copies"
 
+    def accounted(self) -> list[Location]:
+        """Return what is known of each location, and of the root, that this host measures."""
+        found = []
+        for target in self._declared.measured:
+            kind, _slash, name = target.object.partition("/")
+            if kind in ("location", ROOT) and target.object not in self._elsewhere:
+                shown, shares = self._shown(target), self._measured[target.object]["shares"]
+                figures = {key: shown[key] for key in ("path", "bytes", "measured", "complete", "reason")}
+                found.append(Location(name or kind, **figures, shares=shares))
+        return found
+
     # -- Sections
 
     def publish(self, sections: Sections) -> None:
@@ -289,6 +305,8 @@ class Figures:
         shown = {"location": target.object.partition("/")[2] or target.object, **self._shown(target)}
         if target.object == RUNS:
             shown["runs"] = self._measured[target.object]["runs"]
+        if target.object in credentials.CACHES:
+            shown["credentials"] = self._measured[target.object]["credentials"]
         if target.object == DATA_LOCATION and self.copies_known:
             for key in ("bytes", "allocated", "files"):
                 sizes = [one[key] for one in self._copies.values()]

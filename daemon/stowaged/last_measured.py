@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stowage_core import records
+from stowage_core.accounting.exceeded import check
+from stowage_core.accounting.totals import Shares
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 
@@ -36,10 +38,32 @@ def last_measured(places: Places, target: str, send: Send) -> dict[str, Any]:
             FilesystemId.from_json(filesystem)
         if not all(isinstance(one, (int, float, type(None))) for one in figures):
             raise TypeError(f"{figures!r}")
+        last_shares(record)
     except records.RecordError as error:
         send({"say": str(error)})
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         send({"say": f"{path}: not the record of a measurement ({error!r}); it is made anew"})
+    else:
+        return record
+    return {}
+
+
+def last_shares(record: Mapping[str, Any]) -> Shares | None:
+    """Return whose a location was at the measurement that *record* is of; None when that was not looked at."""
+    value = record.get("shares")
+    return None if value is None else Shares.from_json(value)
+
+
+def last_accounts(places: Places, send: Send) -> dict[str, Any]:
+    """Return the accounts that are recorded; a record that cannot be used is said, and is none."""
+    try:
+        record = records.read(places.accounts_json) or {}
+        check(record)
+    except records.RecordError as error:
+        send({"say": f"{error}; it is made anew, as if no quota was exceeded before"})
+    except (AttributeError, KeyError, TypeError) as error:
+        what = "it is made anew, as if no quota was exceeded before"
+        send({"say": f"{places.accounts_json}: not the record of accounts ({error!r}); {what}"})
     else:
         return record
     return {}

@@ -27,17 +27,17 @@ from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.paths import is_within
 from stowage_core.places import Places
 from stowage_core.runs import holders, pins
-from stowage_core.runs.shape import RunName
 from stowage_core.sizes import Space
 from stowage_core.trees.measure import Engine, Scan, Usage
 from stowage_core.trees.pace import Pace, Pacer
-from stowage_core.trees.parts import Names, measure_parts
+from stowage_core.trees.parts import Names, Part, measure_parts
+from stowage_core.trees.walk import Directory
 
-from . import buckets, probe
+from . import buckets, credentials, probe, shares
 from .children import Send
-from .declared import DATA_LOCATION, Target
+from .declared import DATA_LOCATION, ROOT, Target
 from .last_measured import KEPT, last_measured, record_path
-from .runs import DEPTH, RUNS, Runs
+from .shares import RunsSharing, Sharing
 
 SILENCE_S = 120.0
 _BEAT_S = 1.0
@@ -45,6 +45,30 @@ _GAP_LOOKS = 3
 """How many intervals between two looks count as time in which a copy was seen unused."""
 _PACE = Pace()
 _ENGINE: Engine = Scan(pace=_PACE)
+
+
+@dataclass(frozen=True)
+class _Walked:
+    """A target that a walk comes across."""
+
+    target: Target
+    filesystem: FilesystemId
+    sharing: Sharing | None
+    """What finds out whose it is."""
+
+    @property
+    def deepest(self) -> int:
+        return 0 if self.sharing is None else self.sharing.deepest
+
+    @property
+    def rest(self) -> bool:
+        """Whether what lies in other targets is not counted."""
+        return self.target.object == ROOT
+
+    @property
+    def hides(self) -> bool:
+        """Whether what is in it is no rest of what is around: the source of a drive is, for it may lie anywhere."""
+        return self.target.object.startswith(("location/", "tier/"))
 
 
 @dataclass
@@ -80,31 +104,41 @@ class Measuring:
         except StowageError as error:
             self._fail(target, "" if isinstance(error, probe.UnmadeError) else str(error), send)
             return set()
-        inner = self._inner(target, waiting, send)
-        runs = Runs(self.places) if target.object == RUNS else None
-        deepest = max([DEPTH if runs else 0, *map(len, inner)])
+        outer = self._walked(target, filesystem, send)
+        inside = self._inner(target, waiting, send)
+        inside.setdefault((), []).insert(0, outer)
+        left_out = self._left_out(target)
+        reach = [len(names) + one.deepest for names, ones in inside.items() for one in ones]
+        deepest = max(*reach, len(left_out or ()))
         counted: set[str] = set()
 
-        def begins(names: Names) -> bool:
-            return names in inner or (runs is not None and RunName.is_one(names))
+        def take(one: _Walked, usage: Usage) -> None:
+            self._count(one, usage, target.path, send)
+            counted.add(one.target.object)
 
-        def found(names: Names, usage: Usage) -> None:
-            if runs is not None and RunName.is_one(names):
-                runs.add("/".join(names), usage)
-            for other, its_filesystem in inner.get(names, ()):
-                self._take(other, its_filesystem, _figures(usage, target.path), send)
-                counted.add(other.object)
+        def begins(names: Names, directory: Directory) -> list[Part] | None:
+            if names == left_out:
+                return None
+            parts: list[Part] = []
+            for length in range(len(names) + 1):
+                for one in inside.get(names[:length], ()):
+                    if length == len(names) and (one is not outer or one.rest):
+                        parts.append(Part(functools.partial(take, one), rest=one.rest, hides=one.hides))
+                    if one.sharing is not None:
+                        parts.extend(one.sharing.begins(names[length:], directory))
+            return parts
 
         try:
-            usage = measure_parts(fd, begins, deepest, found, _PACE) if deepest else _ENGINE.measure(fd)
+            alone = deepest == 0 and outer.sharing is None and not outer.rest and len(inside[()]) == 1
+            usage = _ENGINE.measure(fd) if alone else measure_parts(fd, begins, deepest, _PACE)
         finally:
             os.close(fd)
-        figures = _figures(usage, target.path)
-        if runs is not None:
-            _keep(send, functools.partial(runs.write, target.path, usage.complete))
-            figures["runs"] = runs.summary()
-        self._take(target, filesystem, figures, send)
+        if not outer.rest:
+            take(outer, usage)
         return counted
+
+    def _walked(self, target: Target, filesystem: FilesystemId, send: Send) -> _Walked:
+        return _Walked(target, filesystem, shares.of_target(self.places, target, send))
 
     def _open(self, target: Target, send: Send) -> tuple[int, FilesystemId]:
         """Return a descriptor of a target and its filesystem.
@@ -118,23 +152,37 @@ class Measuring:
             os.close(fd)
             raise
 
-    def _inner(
-        self, target: Target, waiting: Sequence[Target], send: Send
-    ) -> dict[Names, list[tuple[Target, FilesystemId]]]:
-        """Return the targets in another one by the way there; runs are counted for themselves, with their parts."""
-        found: dict[Names, list[tuple[Target, FilesystemId]]] = {}
+    def _inner(self, target: Target, waiting: Sequence[Target], send: Send) -> dict[Names, list[_Walked]]:
+        """Return the targets in another one by the way there."""
+        found: dict[Names, list[_Walked]] = {}
         for other in waiting:
-            if other.object in (DATA_LOCATION, RUNS) or other.path == target.path:
+            if other.object == DATA_LOCATION or not is_within(other.path, target.path):
                 continue
-            if is_within(other.path, target.path):
-                try:
-                    fd, filesystem = self._open(other, send)
-                except StowageError:
-                    continue  # it says why when its own turn comes
-                os.close(fd)
-                names = tuple(other.path[len(target.path.rstrip("/")) + 1 :].split("/"))
-                found.setdefault(names, []).append((other, filesystem))
+            try:
+                fd, filesystem = self._open(other, send)
+            except StowageError:
+                continue  # it says why when its own turn comes
+            os.close(fd)
+            found.setdefault(_way(other.path, target.path), []).append(self._walked(other, filesystem, send))
         return found
+
+    def _left_out(self, target: Target) -> Names | None:
+        """Return the way from the root to the data location, whose copies are measured by another child."""
+        location = self.location
+        if target.object != ROOT or location is None or not is_within(location.path, target.path):
+            return None
+        return _way(location.path, target.path)
+
+    def _count(self, one: _Walked, usage: Usage, where: str, send: Send) -> None:
+        """Take on what a target holds, counted by a walk through what is at *where*."""
+        figures = _figures(usage, where)
+        if isinstance(one.sharing, RunsSharing):
+            runs = one.sharing.runs
+            _keep(send, functools.partial(runs.write, one.target.path, usage.complete))
+            figures["runs"] = runs.summary()
+        if one.sharing is not None and usage.complete:
+            figures["shares"] = one.sharing.shares().to_json()
+        self._take(one.target, one.filesystem, figures, send)
 
     def _take(self, target: Target, filesystem: FilesystemId, figures: Mapping[str, Any], send: Send) -> None:
         if not figures["complete"]:
@@ -151,9 +199,26 @@ class Measuring:
             except OSError as error:
                 self._fail(target, f"{target.path}: {error.strerror}", send)
                 return
+        if target.object in credentials.CACHES:
+            figures = {**figures, "credentials": self._credentials(target, send)}
         record = {**figures, "filesystem": filesystem.to_json()}
         _keep(send, lambda: records.write(record_path(self.places, target.object), record))
         send({"object": target.object, **figures, **({"known": known} if known else {})})
+
+    def _credentials(self, target: Target, send: Send) -> list[str]:
+        """Return the files in a cache that are called as credentials are, and record the event of a new one."""
+        before: list[str] = last_measured(self.places, target.object, send).get("credentials") or []
+        try:
+            fd, _filesystem = self._open(target, send)
+            try:
+                found = credentials.find(fd, target.path)
+            finally:
+                os.close(fd)
+        except (StowageError, OSError) as error:
+            send({"say": f"{one_line(error, target.path)}; whether credentials are there is as it was last known"})
+            return before
+        credentials.tell(self.places, target.object, found, before)
+        return found
 
     def _tier(self, target: Target, send: Send) -> tuple[dict[str, Any], str]:
         """Return what is in a tier beside its size, with the space of its filesystem, and the buckets known now.
@@ -270,6 +335,11 @@ class Measuring:
             send({"say": f"{error}; it is made anew, as if the copy was used now"})
             return None, True
         return before if before is not None and before.identity == copy.identity else None, False
+
+
+def _way(path: str, directory: str) -> Names:
+    """Return the names on the way from a directory to *path* in it."""
+    return tuple(filter(None, path[len(directory.rstrip("/")) :].split("/")))
 
 
 def _figures(usage: Usage, where: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -35,10 +35,15 @@ class _Collected:
         return self._families
 
 
-def render(name: str, section: Section, with_copies: bool = True) -> bytes:
-    """Return the metrics of one section; without *with_copies* no series of single copies."""
-    if name == "copies" and not with_copies:
+def render(name: str, section: Section, left_out: Collection[str] = ()) -> bytes:
+    """Return the metrics of one section.
+
+    :param left_out: ``copies``, ``users``, or both: of these no single one has series
+    """
+    if name in left_out:
         return b""
+    if name == "accounts" and "users" in left_out:
+        section = {**section, "users": {}}
     return bytes(generate_latest(_Collected(_FAMILIES[name](section))))
 
 
@@ -91,8 +96,9 @@ def _filesystems(section: Section) -> list[Metric]:
 
 
 def _locations(section: Section) -> list[Metric]:
+    locations = [{**one, "credentials": _count(one.get("credentials"))} for one in section["locations"]]
     return _gauges(
-        section["locations"],
+        locations,
         ("location",),
         (
             ("stowage_location_bytes", "bytes", "Size of the files of a location at the last complete measurement."),
@@ -104,8 +110,43 @@ def _locations(section: Section) -> list[Metric]:
                 "measured",
                 "Time of the last complete measurement.",
             ),
+            (
+                "stowage_shared_cache_credentials",
+                "credentials",
+                "Files in a cache that all workloads share that are called as credentials are.",
+            ),
         ),
     )
+
+
+def _accounts(section: Section) -> list[Metric]:
+    families: list[Metric] = []
+    for label in ("user", "team"):
+        families += _gauges(
+            [{label: name, **one} for name, one in section[f"{label}s"].items()],
+            (label,),
+            (
+                (f"stowage_{label}_bytes", "bytes", f"What a {label} has, by the last complete measurements."),
+                (f"stowage_{label}_quota_bytes", "quota", f"What a {label} may have."),
+                (
+                    f"stowage_{label}_quota_exceeded_since_timestamp_seconds",
+                    "exceeded_since",
+                    f"Since when a {label} has more than that.",
+                ),
+            ),
+        )
+    tracked = [{"kind": kind, "bytes": size} for kind, size in section["tracked"].items()]
+    measured = ("stowage_accounts_measured_timestamp_seconds", "measured", "Since when all accounts are known.")
+    return [
+        *families,
+        *_gauges(tracked, ("kind",), (("stowage_tracked_bytes", "bytes", "Files of the layout, by kind."),)),
+        _gauge("stowage_accounts_complete", "1 when nothing is missing in the accounts.", section["complete"]),
+        *_gauges([section], (), (measured,)),
+    ]
+
+
+def _count(items: Sequence[Any] | None) -> int | None:
+    return None if items is None else len(items)
 
 
 def _drives(section: Section) -> list[Metric]:
@@ -323,6 +364,7 @@ _FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
     "gate": _gate,
     "filesystems": _filesystems,
     "locations": _locations,
+    "accounts": _accounts,
     "drives": _drives,
     "network_mounts": _network_mounts,
     "tiers": _tiers,

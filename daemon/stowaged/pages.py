@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Collection
 from typing import Any
 
 from stowage_core import records
@@ -21,9 +22,9 @@ from . import metrics, sections
 class Pages:
     """The pages of the exporter."""
 
-    def __init__(self, places: Places, with_copies: bool) -> None:
+    def __init__(self, places: Places, left_out: Collection[str] = ()) -> None:
         self._places = places
-        self._with_copies = with_copies
+        self._left_out = left_out
         self._stamps: dict[str, tuple[int, int] | None] = {}
         self._rendered = {"": metrics.build_info()}
         self._sources: dict[str, bytes] = {}
@@ -71,7 +72,7 @@ class Pages:
                 daemon_cycle.is_stale(section, 0.0)
             elif name == "gate":
                 as_of(section, 0.0)
-            rendered = metrics.render(name, section, self._with_copies)
+            rendered = metrics.render(name, section, self._left_out)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # What is not shown is not known; the daemon writes it anew once it is of the exporter's version.
             print(f"{path}: left out, it is of another version ({error!r}); restart stowaged", file=sys.stderr)

@@ -15,11 +15,11 @@ from typing import Any
 from stowage_core import mounts
 from stowage_core.data_location import locations as data_locations
 from stowage_core.data_location.locations import DataLocation
-from stowage_core.errors import StowageError
+from stowage_core.errors import Refusal, StowageError
+from stowage_core.layout import available
 from stowage_core.mounts import FilesystemId, Mount
 from stowage_core.owner import read_mark
 from stowage_core.places import Places
-from stowage_core.services.lasting_mounts import LastingMounts
 from stowage_core.sizes import Space
 from stowage_core.tiers.claim import KIND as TIER
 
@@ -58,7 +58,10 @@ def open_target(
     except StowageError as error:
         raise UnavailableError(str(error)) from error
     except FileNotFoundError as error:
-        _check_mounted(target, os.path.realpath(target.path), table)
+        try:
+            available.check_mounted(target.path, os.path.realpath(target.path), table)
+        except Refusal as missing:
+            raise UnavailableError(str(missing)) from missing
         if target.made_on_use:
             unmade = last_filesystem(places, target.object) is None
             rule = "is not there; mount its disk, or leave it: it is made when a run uses it next"
@@ -73,22 +76,11 @@ def open_target(
         raise
 
 
-def _check_mounted(target: Target, path: str, table: Sequence[Mount]) -> None:
-    for one in LastingMounts.read().missing(path, table):
-        raise UnavailableError(f"{target.path}: {one.missing}; {one.remedy}")
-
-
 def _checked(fd: int, target: Target, table: Sequence[Mount], before: FilesystemId | None) -> Mount:
-    mount = mounts.of_fd(fd, table)
-    _check_mounted(target, os.readlink(f"/proc/self/fd/{fd}"), table)
-    if target.mount_point is not None and target.mount_point not in (one.point for one in table):
-        raise UnavailableError(f"{target.path}: nothing is mounted at {target.mount_point}; mount its disk")
-    if target.filesystem is not None and not mounts.identify(fd, table).matches(target.filesystem):
-        wanted = target.filesystem.uuid or target.filesystem.source
-        raise UnavailableError(
-            f"{target.path}: its filesystem ({target.filesystem.fstype} {wanted}) is not mounted, "
-            "another one is in its place; mount its disk or roll the layout out again"
-        )
+    try:
+        mount = available.check(target.path, fd, table, target.mount_point, target.filesystem)
+    except Refusal as error:
+        raise UnavailableError(str(error)) from error
     if target.must_be_shared and not mounts.is_shared(mount.fstype):
         raise UnavailableError(f"{target.path}: is not on a shared filesystem mounted here; mount it")
     if before is not None and not mounts.identify(fd, table).matches(before) and not os.listdir(fd):

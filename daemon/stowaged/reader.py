@@ -13,13 +13,14 @@ from stowage_core.places import Places
 from . import declared
 from .children import Children, Ending, Message, Send
 from .declared import Declared
-from .last_measured import last_measured
+from .last_measured import last_accounts, last_measured
 
 KEY = "read"
+ACCOUNTS = "accounts"
 SILENCE_S = 5.0
 
 Recorded = dict[str, dict[str, Any]]
-"""The last measurements that are recorded, by object."""
+"""The last measurements that are recorded, by object; when the daemon is started with the accounts made of them."""
 
 
 class Reader:
@@ -45,7 +46,9 @@ class Reader:
             stamp = (declared.stamp(self._places), host)
             if stamp != before:
                 found = declared.load(self._places, host)
-                recorded = {one.object: last_measured(self._places, one.object, send) for one in found.targets}
+                recorded = {one.object: last_measured(self._places, one.object, send) for one in found.measured}
+                if before is None:
+                    recorded[ACCOUNTS] = last_accounts(self._places, send)
                 # Only JSON goes through the pipe.
                 send({"read": base64.b64encode(pickle.dumps((stamp, found, recorded))).decode("ascii")})
 

@@ -14,8 +14,6 @@ from stowage_core.places import Places
 from stowage_core.trees.measure import Usage
 
 RUNS = "location/runs"
-DEPTH = 3
-"""A run is at ``<user>/<experiment>/<run_id>`` below the location of runs."""
 LARGEST = 5
 
 

@@ -16,6 +16,7 @@ NAMES = (
     "gate",
     "filesystems",
     "locations",
+    "accounts",
     "drives",
     "network_mounts",
     "tiers",

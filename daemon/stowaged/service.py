@@ -22,6 +22,7 @@ from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
 from . import settings
+from .accounts import Accounting
 from .children import Children, Message
 from .declared import DATA_LOCATION, Declared
 from .evicting import Evicting
@@ -33,7 +34,7 @@ from .leases import Leases
 from .loop import Loop
 from .network import NetworkMounts
 from .notify import Notifier
-from .reader import Reader, Recorded
+from .reader import ACCOUNTS, Reader, Recorded
 from .sections import Sections
 from .settings import Settings
 from .tier_evicting import TierEvicting
@@ -109,6 +110,7 @@ class Service:
         self._fillings = Fillings(places, say)
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
+        self._accounting = Accounting(places, self._sections, self._writer, say)
         self._gate = Gate(places, self._sections, self._writer, say)
         self._tiers = Tiers(places, children, self._figures, self._sections, self._writer, say)
         self._tier_evicting = TierEvicting(
@@ -187,6 +189,8 @@ class Service:
     def _declare(self, found: Declared, recorded: Recorded) -> None:
         self._declared = found
         self._figures.declare(found, recorded)
+        if ACCOUNTS in recorded:
+            self._accounting.recall(recorded[ACCOUNTS])
 
     def _sweep(self) -> str:
         """Remove what killed processes have left half written."""
@@ -237,6 +241,7 @@ class Service:
 
     def _publish(self) -> None:
         self._figures.publish(self._sections)
+        self._accounting.look(self._figures.accounted(), self._settings.allowed)
         self._sections.put("copies", {"copies": self._figures.copies_shown(self._declared, self._leases)})
         self._sections.put("fills", self._fillings.shown(self._declared))
         self._sections.put("leases", self._leases.shown())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stowage_core import records
+from stowage_core.accounting.quotas import Quotas
 from stowage_core.errors import StowageError
 from stowage_core.eviction import plan as eviction_plan
 from stowage_core.gate.judgement import DEFAULT_WATERMARK_PCT
@@ -47,10 +48,16 @@ class Settings:
     """Whether this host measures what lies on filesystems that other hosts see too."""
     fill_engine: str = "auto"
     """What runs the containers that fill copies: ``podman``, ``docker``, or the first of them that is there."""
+    quotas: Mapping[str, Any] = field(default_factory=dict)
+    """How much users and teams may have, as it was written."""
     disk_watermark_pct: float = DEFAULT_WATERMARK_PCT
     """How full a filesystem of a location may be before jobs are held; 0 is no mark, and no hold for a missing one."""
     declared: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What the file says: the rollout compares this with the file, to see whether it was taken on."""
+
+    @property
+    def allowed(self) -> Quotas:
+        return Quotas.of(self.quotas)
 
     @property
     def limits(self) -> eviction_plan.Settings:

@@ -5,21 +5,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stowage_core import records
+from stowage_core.accounting.exceeded import exceeded_text
+from stowage_core.accounting.totals import UNMEASURED
 from stowage_core.errors import printable
 from stowage_core.gate.recorded import as_of
 from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
+from stowage_core.spans import lasting
 from stowage_core.tiers.declared import tier_name
 from stowage_core.tiers.files_eviction import files_text as files
 
 from . import sections
 from .eviction_decision import FAILED, HALTED, SHORT
+from .runs import LARGEST
 from .tables import Column, ago, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
@@ -55,6 +59,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
         ("Filesystems", _filesystems(state, width)),
         ("Locations", _locations(state, width, now)),
         ("Runs", _runs(state, width, now)),
+        ("Accounts", _accounts(state, width, now)),
         ("Drives", _drives(state, width, now)),
         ("Network mounts", _network_mounts(state, width)),
         ("Tiers", tiers(state.get("tiers", {}), width, now) + _tier_evictions(state, width)),
@@ -167,7 +172,12 @@ def _objects(title: str, items: list[tuple[str, Mapping[str, Any]]], width: int 
 
 def _locations(state: State, width: int | None, now: float) -> list[str]:
     items = state.get("locations", {}).get("locations", [])
-    return _objects("Location", [(one["location"], one) for one in items], width, now)
+    lines = _objects("Location", [(one["location"], one) for one in items], width, now)
+    for one in items:
+        for path in one.get("credentials") or []:
+            rule = f"{printable(path)} is called as a file with credentials, and all workloads share this cache"
+            lines += wrapped(f"! {one['location']}: {rule}: remove it, and withdraw what it holds", width)
+    return lines
 
 
 def _drives(state: State, width: int | None, now: float) -> list[str]:
@@ -305,6 +315,63 @@ def _runs(state: State, width: int | None, now: float) -> list[str]:
     else:
         lines = [f"{runs['count']} in all, the largest {len(rows)}:"]
     return lines + (table((Column("Run", shrinks=True), *_MEASURED), rows, width) if rows else [])
+
+
+def _accounts(state: State, width: int | None, now: float) -> list[str]:
+    """Return whose the space is, the largest only, and every quota that is exceeded."""
+    section = state.get("accounts")
+    if section is None:
+        return []
+    lines = []
+    if section["tracked_bytes"] is not None:
+        kinds = [f"{kind} {decimal(size)}" for kind, size in section["tracked"].items() if size is not None]
+        lines += wrapped(f"{decimal(section['tracked_bytes'])} in all: {', '.join(kinds)}", width)
+    for kind in ("user", "team"):
+        lines += _largest(kind, section[f"{kind}s"], width)
+    for kind in ("user", "team"):
+        for name, one in section[f"{kind}s"].items():
+            if one["exceeded_since"] is not None:
+                since = lasting(max(0.0, now - one["exceeded_since"]))
+                lines += wrapped(f"! {exceeded_text(kind, name, one)}, for {since}", width)
+    return lines + _missing(section["unavailable"], width)
+
+
+def _largest(kind: str, entries: Mapping[str, Mapping[str, Any]], width: int | None) -> list[str]:
+    largest = sorted(entries.items(), key=lambda item: (-item[1]["bytes"], item[0]))[:LARGEST]
+    rows = [
+        [
+            printable(name),
+            decimal(one["bytes"]),
+            "-" if one["quota"] is None else decimal(one["quota"]),
+            f"{one['runs']}",
+            *([decimal(one["reflow_bytes"])] if kind == "user" else []),
+        ]
+        for name, one in largest
+    ]
+    columns = (
+        Column(kind.capitalize(), shrinks=True),
+        Column("Size", right=True),
+        Column("Quota", right=True),
+        Column("Runs", right=True, goes=1),
+        *([Column("Reflow", right=True, goes=2)] if kind == "user" else []),
+    )
+    more = [f"{len(entries)} {kind}s in all, the largest {LARGEST}:"] if len(entries) > LARGEST else []
+    return [*more, *table(columns, rows, width)] if rows else []
+
+
+def _missing(unavailable: Sequence[Mapping[str, str]], width: int | None) -> list[str]:
+    """Return what the accounts do not tell as it is now, each reason once."""
+    wrong: dict[str, list[str]] = {}
+    for one in unavailable:
+        wrong.setdefault(one["reason"], []).append(one["location"])
+    lines = []
+    for reason, names in wrong.items():
+        where = ", ".join(names)
+        if reason == UNMEASURED:
+            lines += wrapped(f"Not measured yet: {where}", width)
+        else:
+            lines += wrapped(f"! Not complete, the last figures of {where} count: {printable(reason)}", width)
+    return lines
 
 
 def _copies(state: State, width: int | None, now: float) -> list[str]:

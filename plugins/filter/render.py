@@ -11,10 +11,17 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, did_you_mean, quoted
+from ansible_collections.stowage.host.plugins.module_utils.errors import (
+    Refusal,
+    StowageError,
+    check_choice,
+    did_you_mean,
+    quoted,
+)
 from ansible_collections.stowage.host.plugins.module_utils.layout import environment_file
 from ansible_collections.stowage.host.plugins.module_utils.own_files import HEADER
 from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
+from ansible_collections.stowage.host.plugins.module_utils.renderings import kubernetes
 from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import quote_word
 from ansible_collections.stowage.host.plugins.module_utils.tiers.declared import (
     Backend,
@@ -51,10 +58,7 @@ def render(
     :param environment_path: the environment file that a systemd service reads
     """
     try:
-        if target not in TARGETS:
-            raise Refusal(
-                "target", f"{target!r} is not one of {', '.join(TARGETS)}", did_you_mean(str(target), TARGETS)
-            )
+        check_choice(target, "target", TARGETS)
         found = _backend(read_backends(backends, "the input"), backend)
         check_floors(found)
         group, tier = _group(found, position)
@@ -91,18 +95,16 @@ def _group(backend: Backend, position: Any) -> tuple[MemberGroup, Tier]:
 def _kubernetes(backend: Backend, group: MemberGroup, tier: Tier, rest_port: Any) -> dict[str, Any]:
     if isinstance(rest_port, bool) or not isinstance(rest_port, int) or not 0 < rest_port < 65536:
         raise Refusal("rest_port", f"{rest_port!r} is not the number of a port")
-    if ":" in tier.path:
-        raise Refusal(backend.name, f"Kubernetes mounts nothing at a path with a colon, as {quoted(tier.path)}")
+    path = kubernetes.check_mount_path(tier.path, backend.name)
     environment = {**member_environment(tier), **group.extra_env}
     return {
         "pod": {
             "terminationGracePeriodSeconds": backend.grace_period + _SHUTDOWN_SECONDS,
-            "volumes": [{"name": _VOLUME, "hostPath": {"path": tier.path, "type": "Directory"}}],
+            "volumes": [{"name": _VOLUME, "hostPath": {"path": path, "type": "Directory"}}],
         },
         "container": {
-            # Kubernetes expands $(NAME) in values, and $$ is a dollar.
-            "env": [{"name": name, "value": value.replace("$", "$$")} for name, value in environment.items()],
-            "volumeMounts": [{"name": _VOLUME, "mountPath": tier.path}],
+            "env": kubernetes.variables(environment),
+            "volumeMounts": [{"name": _VOLUME, "mountPath": path}],
             "lifecycle": {"preStop": {"exec": {"command": _sign_off(backend.grace_period, rest_port)}}},
         },
     }

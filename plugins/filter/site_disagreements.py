@@ -12,7 +12,8 @@ from ansible.errors import AnsibleError, AnsibleFilterError
 from jinja2.exceptions import UndefinedError
 
 from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
-from ansible_collections.stowage.host.plugins.module_utils.layout.rules import disagreements, resolve
+from ansible_collections.stowage.host.plugins.module_utils.layout.rules import disagreements
+from ansible_collections.stowage.host.plugins.plugin_utils import layouts
 
 
 def site_disagreements(hostvars: Any, hosts: Any) -> dict[str, list[str]]:
@@ -48,10 +49,7 @@ def _declared(variables: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """Return the name under which a host shares runs, and the settings of its layout; empty when it has none."""
     if "host_storage_root" not in variables:
         return "", {}
-    overrides = variables.get("host_storage_overrides") or {}
-    paths = {str(name): value.get("path") if isinstance(value, Mapping) else value for name, value in overrides.items()}
-    layout = resolve(str(variables["host_storage_root"]), paths, variables.get("host_volume_root"))
-    return str(variables.get("host_runs_group", "default")), layout.settings()
+    return str(variables.get("host_runs_group", "default")), layouts.declared(variables).settings()
 
 
 class FilterModule:

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Locks between the processes of one host: ``flock`` on files that only root can open.
 
-Whoever holds several takes them in this order, so that no two wait for each other:
+Whoever holds several takes them in this order, so that no two wait for each other; before all of them
+:func:`relocation_lock`, for the move of a location, which is held for as long as a stage of that takes:
 
 1. :func:`worker_lock`, for the mounts of one worker;
 2. :func:`tier_lock`, for the tiers, also while one is emptied;
@@ -83,6 +84,14 @@ def records_lock(places: Places, timeout: float = 60.0) -> contextlib.AbstractCo
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """
     return _held(places, os.path.join(places.run, "records.lock"), timeout)
+
+
+def relocation_lock(places: Places, location: str, timeout: float = 60.0) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which a location is moved.
+
+    :raises StowageError: when another process moves it for longer than *timeout* seconds
+    """
+    return _held(places, os.path.join(places.run, f"relocation-{location}.lock"), timeout)
 
 
 def runs_lock(places: Places, timeout: float = 120.0) -> contextlib.AbstractContextManager[None]:

@@ -34,6 +34,7 @@ class Places:
             self.locations_dir,
             self.sources_dir,
             self.run_teams_dir,
+            self.relocations_dir,
             self.run,
             self.state_dir,
         )
@@ -96,6 +97,16 @@ class Places:
     def run_teams_dir(self) -> str:
         """The stamps of runs, a file for each user."""
         return os.path.join(self.var, "run_teams")
+
+    @property
+    def relocations_dir(self) -> str:
+        """What is known of moved locations, and backups of metadata from before each move."""
+        return os.path.join(self.var, "relocations")
+
+    @property
+    def accounts_json(self) -> str:
+        """Whose the space is, as last measured."""
+        return os.path.join(self.var, "accounts.json")
 
     @property
     def events(self) -> str:

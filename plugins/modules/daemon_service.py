@@ -84,6 +84,28 @@ options:
         type: str
         choices: [auto, podman, docker]
         default: auto
+      quotas:
+        description:
+          - How much users and teams may have, in bytes or as quantities such as V(500G) or V(4Ti). 0 is no quota.
+        type: dict
+        default: {}
+        suboptions:
+          users:
+            description: Quotas of single users, by name.
+            type: dict
+            default: {}
+          teams:
+            description: Quotas of single teams, by name.
+            type: dict
+            default: {}
+          default_user:
+            description: The quota of every other user.
+            type: raw
+            default: 0
+          default_team:
+            description: The quota of every other team.
+            type: raw
+            default: 0
       disk_watermark_pct:
         description:
           - How full a filesystem that holds a location may be before new jobs are held, a percentage from 0 to 100.
@@ -155,6 +177,16 @@ ARGUMENT_SPEC = {
             "boot_grace_s": {"type": "float", "default": 600},
             "measure_shared": {"type": "bool", "default": False},
             "fill_engine": {"type": "str", "choices": ["auto", "podman", "docker"], "default": "auto"},
+            "quotas": {
+                "type": "dict",
+                "default": {},
+                "options": {
+                    "users": {"type": "dict", "default": {}},
+                    "teams": {"type": "dict", "default": {}},
+                    "default_user": {"type": "raw", "default": 0},
+                    "default_team": {"type": "raw", "default": 0},
+                },
+            },
             "disk_watermark_pct": {"type": "float", "default": 90},
         },
     },

@@ -360,6 +360,11 @@ ansible_facts:
               description: Where external volumes are, null when there are none.
               type: str
               sample: /srv/volumes
+            protected_paths:
+              description: What no run may have mounted beside the layout's own.
+              type: list
+              elements: str
+              sample: ["/var/lib/postgresql"]
             environment_prefix:
               description: What the names in its environment file begin with.
               type: str
@@ -501,6 +506,26 @@ ansible_facts:
               since: 1764419700.5
               written_bytes: 87000000000
               reserved_bytes: 20000000000
+        accounts:
+          description:
+            - Whose the space is, by the last complete measurement of each location; null while nothing was measured,
+              or where the layout is measured by another host.
+            - C(tracked) is the size of the files by kind; null where nothing of a kind was measured. C(complete) is
+              false while C(unavailable) says what is not in it as it is now, and C(measured) the time since when all of
+              it is known, null while something never was.
+            - C(users) and C(teams) are the 50 that have most, and all others whose quota is exceeded; C(count) is how
+              many there are. C(quota) is null for whoever has none, C(exceeded_since) while it is kept.
+          returned: always
+          type: dict
+          sample:
+            measured: 1764419990.5
+            complete: true
+            unavailable: []
+            tracked: {runs: 812000000000, reflow: 0, caches: 107000000000, packages: 0, state: 4096, other: 0}
+            tracked_bytes: 919000004096
+            users: {ann: {bytes: 812000000000, runs: 12, quota: 800000000000, exceeded_since: 1764419995.0}}
+            teams: {vision: {bytes: 812000000000, runs: 12, quota: null, exceeded_since: null}}
+            count: {users: 1, teams: 1}
         network_mounts:
           description:
             - The sources of drives on other machines that are mounted here, as recorded. C(state) is V(Pending),
@@ -546,6 +571,22 @@ ansible_facts:
               time: 1764419699.25
               serial: 1c0f9a52f0b64f6f8f0f6a3b8f1f2a77
               renewed: 1764419699.25
+        relocations:
+          description:
+            - The moves of locations of the layout, the last one of each. C(stage) is what was done last, C(doing) what
+              was being done when that was recorded, and C(overrides) what an inventory has to have once it is
+              switched. The list is null when a record of them cannot be read; C(problems) says which.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - location: runs
+              path: /srv/stowage/runs
+              to: /mnt/nvme1/runs
+              stage: finished
+              doing: ""
+              since: 1764419699.25
+              overrides: {runs: {path: /mnt/nvme1/runs, mount_point: /mnt/nvme1}}
         tiers:
           description:
             - The KV-cache tiers whose directories are claimed here, also when no group names this host any more. What

@@ -39,6 +39,13 @@ options:
     description:
       - Where registered external volumes are. It must exist, and lie apart from the root and from every location.
     type: str
+  protected_paths:
+    description:
+      - What no run may have mounted into its containers, such as the database, credentials and the telemetry spool. The
+        state, the packages, other runs and Stowage's own directories are protected in any case. They need not exist.
+    type: list
+    elements: str
+    default: []
   require_mount:
     description:
       - The root must lie on a mount, that is, not on the root filesystem. An existing empty directory does not prove
@@ -90,9 +97,15 @@ options:
       - What the names in it begin with, such as V(TUNEPLANE_).
     type: str
     default: STOWAGE_
+  framework_environment_file:
+    description:
+      - A file with what training containers are told of the caches, C(HF_HUB_CACHE), C(HF_DATASETS_CACHE) and
+        C(MODELSCOPE_CACHE), and C(HF_HOME), a directory of the container's own for tokens. Nothing else is set.
+      - Without it there is none. The filter P(stowage.host.framework_environment#filter) has the same as a dictionary.
+    type: str
   restart:
     description:
-      - The units that read the environment file. Those of them that are active are restarted when it has changed.
+      - The units that read the environment files. Those of them that are active are restarted when one has changed.
     type: list
     elements: str
     default: []
@@ -117,6 +130,8 @@ notes:
 seealso:
   - module: stowage.host.mount_dependency
   - plugin: stowage.host.site_disagreements
+    plugin_type: filter
+  - plugin: stowage.host.framework_environment
     plugin_type: filter
 """
 
@@ -178,13 +193,20 @@ volume_root:
   returned: success
   type: str
   sample: /srv/volumes
+protected_paths:
+  description: What no run may have mounted into its containers, beside the layout's own.
+  returned: success
+  type: list
+  elements: str
+  sample: ["/var/lib/postgresql"]
 environment_prefix:
   description: What the names in the environment file begin with.
   returned: success
   type: str
   sample: STOWAGE_
 environment_files:
-  description: The environment file, and after it earlier ones that are still there.
+  description:
+    - The environment file, that for training containers when there is one, and earlier ones that are still there.
   returned: success
   type: list
   elements: str
@@ -223,6 +245,7 @@ ARGUMENT_SPEC = {
     "root": {"type": "str", "required": True},
     "overrides": {"type": "dict", "default": {}},
     "volume_root": {"type": "str"},
+    "protected_paths": {"type": "list", "elements": "str", "default": []},
     "require_mount": {"type": "bool", "default": False},
     "mount_point": {"type": "str"},
     "accept_new_filesystem": {"type": "bool", "default": False},
@@ -232,6 +255,7 @@ ARGUMENT_SPEC = {
     "users": {"type": "list", "elements": "str", "default": []},
     "environment_file": {"type": "str", "default": "/etc/stowage/stowage.env"},
     "environment_prefix": {"type": "str", "default": "STOWAGE_"},
+    "framework_environment_file": {"type": "str"},
     "restart": {"type": "list", "elements": "str", "default": []},
     "host_name": {"type": "str", "default": ""},
 }

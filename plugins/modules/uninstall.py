@@ -13,7 +13,7 @@ version_added: "0.1.0"
 author: Stowage contributors (@stowage)
 description:
   - Stops daemon and exporter, and removes their units, their settings, the user C(stowage-use) and the application, the
-    drop-ins that tie services to their mounts, and the environment file of the layout.
+    drop-ins that tie services to their mounts, and the environment files of the layout.
   - What is removed is found on the host. The inventory need not name it any more.
   - Removes only what Stowage has written, known by the header in it, and of C(/usr/local/lib/stowage) only the virtual
     environment that the role made. What is somebody else's stays, with a warning.

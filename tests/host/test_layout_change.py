@@ -33,10 +33,16 @@ def places(tmp_path: Path) -> Places:
     return places
 
 
-def laid_out(places: Places, root: Path, differences: Differences, **overrides: str) -> Outcome:
+def laid_out(
+    places: Places, root: Path, differences: Differences, told: str | None = None, **overrides: str
+) -> Outcome:
+    """Lay out a host.
+
+    :param told: the file for training containers
+    """
     layout = resolve(str(root), overrides)
     rules = layout_overrides.for_all(layout, MountRule(), {name: MountRule() for name in overrides})
-    request = Request(environment_file=places.environment, host_name="gpu-01")
+    request = Request(environment_file=places.environment, host_name="gpu-01", framework_environment_file=told)
     return lay_out(places, layout, rules, request, Systemctl("systemctl", lambda _words: (0, "", "")), differences)
 
 
@@ -56,6 +62,41 @@ def test_a_run_does_what_was_predicted(places: Places, disk: Path) -> None:
     lines = done.diff()["after"][f"environment {places.environment}"]
     assert f"STOWAGE_RUNS_ROOT={disk}/stowage/runs" in lines
     assert not again.changed and not again.actions
+
+
+def test_training_containers_are_told_of_the_caches(places: Places, disk: Path) -> None:
+    told = f"{places.etc}/framework.env"
+    (disk / "modelscope").mkdir()
+    runs = [Differences(check_mode) for check_mode in (True, False, False)]
+    for differences in runs:
+        outcome = laid_out(places, disk / "stowage", differences, told, modelscope_cache=f"{disk}/modelscope")
+    predicted, done, again = runs
+    assert predicted.diff() == done.diff() and predicted.actions == done.actions and not again.changed
+    assert done.actions[-2:] == [f"write {places.environment}", f"write {told}"]
+    assert outcome.record["environment_files"] == [places.environment, told]
+    assert Path(told).read_text().splitlines()[1:] == [
+        "HF_HOME=/tmp/stowage-hf",
+        f"HF_HUB_CACHE={disk}/stowage/cache/hf/hub",
+        f"HF_DATASETS_CACHE={disk}/stowage/cache/hf/datasets",
+        f"MODELSCOPE_CACHE={disk}/modelscope",
+    ]
+    # A layout that moves takes the file along; one without the file says that it is not kept any more.
+    moved = Differences()
+    laid_out(places, disk / "other", moved, told, modelscope_cache=f"{disk}/modelscope")
+    assert f"write {told}" in moved.actions
+    assert f"HF_HUB_CACHE={disk}/other/cache/hf/hub" in Path(told).read_text()
+    left = laid_out(places, disk / "other", Differences(), modelscope_cache=f"{disk}/modelscope")
+    assert left.record["environment_files"] == [places.environment, told]
+    assert any(f"{told} is an earlier one and no longer kept up to date" in one for one in left.warnings)
+
+
+def test_the_file_for_training_containers_is_another_than_the_layouts(places: Places, disk: Path) -> None:
+    with pytest.raises(Refusal, match="^framework_environment_file: .* is the environment file of the layout; name"):
+        laid_out(places, disk / "stowage", Differences(), places.environment)
+    Path(places.etc).mkdir(parents=True, exist_ok=True)
+    Path(places.etc, "theirs").write_text("A=1\n")
+    with pytest.raises(Refusal, match="^framework_environment_file: .*/theirs was not written by Stowage"):
+        laid_out(places, disk / "stowage", Differences(), f"{places.etc}/theirs")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ RUN = Path("/run/stowage-lab")
 
 SUITES = ("bookworm", "trixie")
 PACKAGES = (
-    *("acl", "attr", "busybox-static", "dbus", "e2fsprogs", "iproute2", "openssh-server", "procps"),
+    *("acl", "attr", "busybox-static", "dbus", "e2fsprogs", "iproute2", "openssh-server", "procps", "rsync"),
     *("python3", "python3-apt", "python3-prometheus-client", "python3-psutil", "python3-pyroute2"),
     *("sudo", "systemd", "systemd-sysv", "udev", "util-linux", "xfsprogs"),
 )

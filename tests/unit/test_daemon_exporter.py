@@ -57,8 +57,18 @@ STATE: dict[str, Any] = {
     "locations": {
         "locations": [
             {"location": "runs", "available": True, "complete": True, **MEASURED},
-            {"location": "cache", "available": False, "complete": False, **UNMEASURED},
+            {"location": "cache", "available": False, "complete": False, "credentials": ["/c/token"], **UNMEASURED},
         ]
+    },
+    "accounts": {
+        "measured": 980.5,
+        "complete": False,
+        "users": {
+            "ann": {"bytes": 70, "runs": 2, "quota": 60, "exceeded_since": 900.5},
+            "bob": {"bytes": 30, "runs": 1, "quota": None, "exceeded_since": None},
+        },
+        "teams": {"vision": {"bytes": 50, "runs": 2, "quota": 40, "exceeded_since": 950.5}},
+        "tracked": {"runs": 100, "caches": None, "other": 0},
     },
     "drives": {
         "drives": [
@@ -132,6 +142,17 @@ STATE: dict[str, Any] = {
     "config": {"successful": True},
 }
 EXPECTED = """
+stowage_user_bytes{user="ann"} 70
+stowage_user_bytes{user="bob"} 30
+stowage_user_quota_bytes{user="ann"} 60
+stowage_user_quota_exceeded_since_timestamp_seconds{user="ann"} 900.5
+stowage_team_bytes{team="vision"} 50
+stowage_team_quota_bytes{team="vision"} 40
+stowage_team_quota_exceeded_since_timestamp_seconds{team="vision"} 950.5
+stowage_tracked_bytes{kind="runs"} 100
+stowage_tracked_bytes{kind="other"} 0
+stowage_accounts_complete 0
+stowage_accounts_measured_timestamp_seconds 980.5
 stowage_build_info{version="0"} 1
 stowage_last_cycle_timestamp_seconds 1000.25
 stowage_filesystem_size_bytes{device="/dev/nvme0n1",fstype="xfs",mountpoint="/mnt/a \\"b\\"\\\\c"} 1.099511627776e+012
@@ -146,6 +167,7 @@ stowage_location_available{location="cache"} 0
 stowage_location_complete{location="runs"} 1
 stowage_location_complete{location="cache"} 0
 stowage_location_measured_timestamp_seconds{location="runs"} 990.5
+stowage_shared_cache_credentials{location="cache"} 1
 stowage_drive_bytes{workspace="ml",drive="imagenet",source="0"} 5000000000
 stowage_drive_files{workspace="ml",drive="imagenet",source="0"} 12
 stowage_drive_answers{workspace="ml",drive="imagenet",source="0"} 0
@@ -237,7 +259,7 @@ def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def test_every_metric_and_no_other(places: Places) -> None:
-    pages = Pages(places, True)
+    pages = Pages(places)
     assert pages.refresh()
     expected = {}
     filesystem = (("device", "/dev/nvme0n1"), ("fstype", "xfs"), ("mountpoint", '/mnt/a "b"\\c'))
@@ -264,7 +286,7 @@ def gate_shown(pages: Pages) -> tuple[float, dict[str, float]]:
 
 
 def test_the_gate(places: Places) -> None:
-    pages = Pages(places, True)
+    pages = Pages(places)
     for section, shown in (
         (gate(0), (1, {})),
         (gate(0, "watermark", "watermark", "quota"), (0, {"watermark": 2, "quota": 1})),
@@ -278,7 +300,7 @@ def test_the_gate(places: Places) -> None:
 
 def test_a_gate_that_nobody_judges_any_more_is_held(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     records.write(sections.path_of(places, "gate"), gate(0))
-    pages = Pages(places, True)
+    pages = Pages(places)
     pages.refresh()
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 61)
@@ -291,7 +313,7 @@ def test_a_gate_that_nobody_judges_any_more_is_held(places: Places, monkeypatch:
 @pytest.mark.parametrize("section", [{"holds": []}, {**gate(0), "holds": [{"reason": "x"}]}, {**gate(0), "time": "x"}])
 def test_a_gate_of_another_version_is_not_shown(places: Places, section: Any) -> None:
     records.write(sections.path_of(places, "gate"), section)
-    pages = Pages(places, True)
+    pages = Pages(places)
     pages.refresh()
     assert b"stowage_gate" not in pages.metrics and "gate" not in json.loads(pages.status)
 
@@ -303,13 +325,20 @@ def test_a_mount_point_that_is_no_text() -> None:
 
 
 def test_copies_can_be_left_out(places: Places) -> None:
-    pages = Pages(places, False)
+    pages = Pages(places, {"copies"})
     pages.refresh()
     assert b"stowage_copy_" not in pages.metrics and b"stowage_location_bytes" in pages.metrics
 
 
+def test_users_can_be_left_out(places: Places) -> None:
+    pages = Pages(places, {"users"})
+    pages.refresh()
+    assert not re.search(rb"^stowage_user_", pages.metrics, re.MULTILINE)
+    assert b"stowage_team_bytes{" in pages.metrics and b"stowage_tracked_bytes{" in pages.metrics
+
+
 def test_only_what_changed_is_rendered_again(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = Pages(places, True)
+    pages = Pages(places)
     pages.refresh()
     rendered: list[str] = []
     render = metrics.render
@@ -322,7 +351,7 @@ def test_only_what_changed_is_rendered_again(places: Places, monkeypatch: pytest
 
 
 def test_health(places: Places, tmp_path: Path) -> None:
-    pages = Pages(places, True)
+    pages = Pages(places)
     assert pages.health()[0] is False
     records.write(sections.path_of(places, "cycle"), {"time": time.time() - 20, "cycle_s": 10})
     pages.refresh()
@@ -340,7 +369,7 @@ def test_a_section_of_another_version_is_left_out(
 ) -> None:
     path = Path(sections.path_of(places, "leases"))
     path.write_text(json.dumps(section))
-    pages = Pages(places, True)
+    pages = Pages(places)
     assert pages.refresh()
     assert b"stowage_leases" not in pages.metrics and b"stowage_location_bytes" in pages.metrics
     assert "leases" not in json.loads(pages.status)
@@ -354,7 +383,7 @@ def test_a_section_of_another_version_is_left_out(
 @pytest.mark.parametrize("section", [{"time": 1.0}, {"time": "now", "cycle_s": 10}, {"time": 1.0, "cycle_s": None}])
 def test_a_cycle_of_another_version_is_no_health(places: Places, section: Any) -> None:
     Path(sections.path_of(places, "cycle")).write_text(json.dumps(section))
-    pages = Pages(places, True)
+    pages = Pages(places)
     pages.refresh()
     assert pages.health()[0] is False
 

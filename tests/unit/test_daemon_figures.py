@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stowage_core import mounts, records
+from stowage_core.accounting.totals import Shares, User
 from stowage_core.data_location.locations import DataLocation
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
@@ -342,3 +343,46 @@ def test_each_filesystem_is_shown_once(host: Host) -> None:
     host.figures.answered(answers)
     shown = host.shown("filesystems")
     assert list(shown) == ["/mnt/nvme0"] and shown["/mnt/nvme0"]["objects"] == ["location/runs", "location/cache"]
+
+
+# -- Whose it is
+
+SHARES = Shares({"ann": User(1, 5)}, {}, 100.0)
+
+
+def test_what_is_known_of_a_location_stays_while_it_is_missing(host: Host) -> None:
+    host.declare(RUNS, CACHE, SHARED)
+    host.answer()
+    assert [(one.name, one.bytes, one.is_known) for one in host.figures.accounted()] == [
+        ("runs", None, False),
+        ("cache", None, False),
+        ("packages", None, False),
+    ]
+    host.due()
+    message = {"object": "location/runs", "measured": 100.0, **FIGURES}
+    host.children.send("measure/8:2", {**message, "shares": SHARES.to_json()})
+    runs, _cache = host.figures.accounted()  # the shared filesystem is measured by another host
+    assert (runs.bytes, runs.measured, runs.complete, runs.reason, runs.shares) == (5, 100.0, True, "", SHARES)
+    host.answer(runs=False)
+    runs, _cache = host.figures.accounted()
+    assert (runs.bytes, runs.complete, runs.reason) == (5, False, "/mnt/nvme0/runs: missing")
+    assert runs.shares == SHARES
+
+
+def test_shares_of_before_the_daemon_was_started(host: Host) -> None:
+    record = {**FIGURES, "measured": 50.0, "filesystem": None, "shares": SHARES.to_json()}
+    records.write(record_path(host.places, "location/runs"), record)
+    host.declare(RUNS)
+    host.answer()
+    assert host.figures.accounted()[0].shares == SHARES
+
+
+def test_the_root_is_measured_and_not_shown(host: Host) -> None:
+    host.targets = (RUNS,)
+    host.figures.declare(Declared((RUNS,), root=Target("root", "/mnt/nvme0")), {})
+    host.answer()
+    assert host.due() == ["measure/8:2"]
+    assert [target.object for target in host.children.started["measure/8:2"][0].targets] == ["location/runs", "root"]
+    host.children.send("measure/8:2", {"object": "root", "measured": 100.0, **FIGURES})
+    assert [(one.name, one.bytes) for one in host.figures.accounted()] == [("runs", None), ("root", 5)]
+    assert list(host.shown()) == ["runs"]

@@ -14,7 +14,12 @@ import bucket_files
 import pytest
 
 from stowage_core import mounts, records
+from stowage_core.data_location.locations import DataLocation
+from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
+from stowage_core.runs import stamps
+from stowage_core.runs.shape import RunName
+from stowage_core.runs.stamps import Stamp
 from stowage_core.trees import parts as measure_parts
 from stowage_core.trees.measure import Usage
 from stowaged import measuring, probe
@@ -37,7 +42,7 @@ class Disk:
         path.write_bytes(bytes(size))
         return path
 
-    def measure(self, *targets: Target) -> dict[str, dict[str, Any]]:
+    def measure(self, *targets: Target, location: DataLocation | None = None) -> dict[str, dict[str, Any]]:
         """Measure, and return the messages by object."""
         found: dict[str, dict[str, Any]] = {}
 
@@ -46,7 +51,7 @@ class Disk:
                 assert message["object"] not in found
                 found[message["object"]] = dict(message)
 
-        Measuring(self.places, targets, None, {}, mounts.read())(send)
+        Measuring(self.places, targets, location, {}, mounts.read())(send)
         return found
 
     def location(self, name: str, path: str) -> Target:
@@ -181,6 +186,15 @@ def test_each_run_has_its_own_figures(disk: Disk, failing: set[int]) -> None:
     assert after["bob/llm/run-2"]["measured"] > before["measured"]
 
 
+def test_what_begins_with_a_dot_is_no_run(disk: Disk) -> None:
+    disk.put("runs/alice/llm/run-1/work/file", 10)
+    disk.put("runs/.stowage-trash/pending/17/work/file", 100)
+    disk.put("runs/alice/.cache/x/file", 100)
+    disk.put("runs/alice/llm/.stowage-new-0/file", 100)
+    found = disk.measure(disk.location("runs", "runs"))["location/runs"]
+    assert found["bytes"] == 310 and found["runs"]["count"] == 1
+
+
 def test_no_runs(disk: Disk) -> None:
     (disk.path / "runs").mkdir()
     found = disk.measure(disk.location("runs", "runs"))
@@ -234,3 +248,130 @@ def test_a_tier_without_its_mark_keeps_its_figures(disk: Disk, monkeypatch: pyte
     assert (record["files"], record["complete"], record["tier"]["buckets"]["complete"]) == (3, False, 1)
     answer = probe.ask(disk.places, tier, None, mounts.read())
     assert (answer["available"], answer["claimed"]) == (False, False)
+
+
+# -- Whose it is
+
+
+def stamp(disk: Disk, name: str, team: str) -> None:
+    fd = os.open(disk.path / "runs" / name, os.O_RDONLY)
+    try:
+        stamps.put(disk.places, RunName.parsed(name), Stamp.of(fd, team, 1.0))
+    finally:
+        os.close(fd)
+
+
+def shares(disk: Disk, *targets: Target) -> dict[str, Any]:
+    """Return whose the first of the targets is."""
+    found: dict[str, Any] = disk.measure(*targets)[targets[0].object]["shares"]
+    return found
+
+
+def test_runs_belong_to_users_and_teams(disk: Disk) -> None:
+    shared = disk.put("runs/ann/llm/one/work/file", 1000)
+    disk.put("runs/ann/llm/two/work/file", 100)
+    os.link(shared, disk.path / "runs/ann/llm/two/link")
+    for name, size in (("notes", 10), ("llm/beside", 20), (".hidden/a/b/file", 40)):
+        disk.put(f"runs/ann/{name}", size)
+    disk.put("runs/bob/vit/one/file", 5)
+    for name in ("file", ".stowage-trash/a/b/file", "lost+found/a/b/file"):
+        disk.put(f"runs/{name}", 7)
+    for name, team in (("ann/llm/one", "vision"), ("ann/llm/two", "speech"), ("bob/vit/one", "vision")):
+        stamp(disk, name, team)
+    runs = disk.location("runs", "runs")
+    found = shares(disk, runs)
+    assert found["users"] == {
+        "ann": {"runs": 2, "runs_bytes": 1000 + 1100 + 70, "reflow_bytes": 0},
+        "bob": {"runs": 1, "runs_bytes": 5, "reflow_bytes": 0},
+    }
+    assert found["teams"] == {"vision": {"bytes": 1005, "runs": 2}, "speech": {"bytes": 1100, "runs": 1}}
+    assert found["damaged"] == [] and disk.record("runs")["shares"] == found
+    # In the location each file counts once, whoever's it is.
+    assert disk.record("runs")["bytes"] == 1000 + 100 + 70 + 5 + 21
+    assert disk.record("runs")["runs"]["count"] == 3
+
+
+def test_a_run_made_again_has_no_team(disk: Disk) -> None:
+    disk.put("runs/ann/llm/one/file", 10)
+    stamp(disk, "ann/llm/one", "vision")
+    (disk.path / "runs/ann/llm/one").rename(disk.path / "runs/ann/llm/two")
+    disk.put("runs/ann/llm/one/file", 10)
+    found = shares(disk, disk.location("runs", "runs"))
+    assert found["teams"] == {} and found["users"]["ann"]["runs"] == 2
+
+
+def test_damaged_stamps_take_no_team_away(disk: Disk) -> None:
+    disk.put("runs/ann/llm/one/file", 10)
+    disk.put("runs/bob/llm/one/file", 10)
+    for user in ("ann", "bob"):
+        stamp(disk, f"{user}/llm/one", "vision")
+    runs = disk.location("runs", "runs")
+    before = shares(disk, runs)
+    path = Path(stamps.record_path(disk.places, "ann"))
+    path.write_text("{")
+    disk.put("runs/bob/llm/one/more", 10)
+    found = shares(disk, runs)
+    assert (found["teams"], found["teams_measured"]) == (before["teams"], before["teams_measured"])
+    assert found["users"]["bob"]["runs_bytes"] == 20
+    (damaged,) = found["damaged"]
+    assert damaged["path"] == str(path) and "not valid JSON" in damaged["reason"]
+
+
+def test_reflow_belongs_to_users(disk: Disk) -> None:
+    for name, size in (("ann/a/b/file", 10), ("ann/file", 20), ("bob/file", 5), ("file", 1)):
+        disk.put(f"reflow/{name}", size)
+    reflow = disk.location("reflow", "reflow")
+    found = shares(disk, reflow)
+    assert {name: one["reflow_bytes"] for name, one in found["users"].items()} == {"ann": 30, "bob": 5}
+    assert disk.record("reflow")["bytes"] == 36
+
+
+def test_one_walk_goes_through_everything_below_the_root(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ("own", "cache/own", "cache/hf/hub/a", "runs/ann/llm/one/a", "runs/ann/b", "reflow/ann/a", "other/deep/er")
+    for number, name in enumerate((*files, "copies/a/file", "tier/file", "source/file", "elsewhere/a")):
+        disk.put(name, 1 << number)
+    monkeypatch.setattr(measuring, "_ENGINE", None)  # nothing is measured by itself
+    monkeypatch.setattr(probe, "_check_claim", lambda *_arguments: None)
+    walks: list[int] = []
+    parts = measuring.measure_parts
+    monkeypatch.setattr(measuring, "measure_parts", lambda fd, *more: (walks.append(fd), parts(fd, *more))[1])
+    names = {"cache": "cache", "hf_hub_cache": "cache/hf/hub", "runs": "runs", "reflow": "reflow"}
+    targets = [disk.location(name, path) for name, path in names.items()]
+    targets.append(Target("tier/chat/0", str(disk.path / "tier"), claim=("chat/0", "")))
+    targets.append(Target("drive/ml/a/0", str(disk.path / "source")))
+    targets.append(Target("root", str(disk.path)))
+    copies = DataLocation(str(disk.path / "copies"), 0, "gpu-01", FilesystemId("ext4", "u", "/dev/sda1"), "id")
+    found = disk.measure(*targets, location=copies)
+    assert len(walks) == 1
+    sizes = {name: one["bytes"] for name, one in found.items()}
+    assert sizes == {
+        "location/cache": 2 + 4,
+        "location/hf_hub_cache": 4,
+        "location/runs": 8 + 16,
+        "location/reflow": 32,
+        "tier/chat/0": 1 << 8,
+        "drive/ml/a/0": 1 << 9,
+        "root": 1 + (1 << 6) + (1 << 9) + (1 << 10),
+    }
+    assert found["location/cache"]["shares"]["rest"] == 2
+    assert found["location/runs"]["shares"]["users"]["ann"]["runs_bytes"] == 8 + 16
+    assert found["location/runs"]["runs"]["count"] == 1
+    assert found["location/reflow"]["shares"]["users"]["ann"]["reflow_bytes"] == 32
+    record = records.read(record_path(disk.places, "root")) or {}
+    assert record["bytes"] == sizes["root"]
+
+
+def test_what_cannot_be_read_leaves_the_last_shares(disk: Disk, failing: set[int]) -> None:
+    disk.put("runs/ann/llm/one/file", 10)
+    runs = disk.location("runs", "runs")
+    before = shares(disk, runs)
+    disk.put("runs/ann/llm/one/more", 10)
+    failing.add(2)
+    assert "shares" not in disk.measure(runs)[runs.object]
+    assert (disk.record("runs")["shares"], disk.record("runs")["complete"]) == (before, False)
+
+
+def test_a_user_whose_name_is_too_long_for_a_stamp(disk: Disk) -> None:
+    disk.put(f"runs/{'a' * 255}/llm/one/file", 10)
+    found = shares(disk, disk.location("runs", "runs"))
+    assert found["damaged"] == [] and found["users"]["a" * 255]["runs"] == 1

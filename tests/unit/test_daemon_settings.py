@@ -25,6 +25,11 @@ from stowaged.settings import Settings, SettingsError, load
         ({"disk_watermark_pct": 101}, "disk_watermark_pct: 101 must be a percentage from 0 to 100"),
         ({"disk_watermark_pct": True}, "disk_watermark_pct: True must be a percentage from 0 to 100"),
         ({"host": "a\nb"}, "host: 'a\\nb' must be printable text"),
+        ({"quotas": []}, "quotas: must be a mapping with users, teams, default_user and default_team"),
+        (
+            {"quotas": {"users": {"ann": "lots"}}},
+            "quotas: users: ann: 'lots' is not a size; write bytes or a quantity such as 500G or 4Ti",
+        ),
         ({"evictt": "on"}, "evictt: no such setting; did you mean evict?"),
         ({"colour": "red"}, "colour: no such setting"),
     ],

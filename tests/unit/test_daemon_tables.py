@@ -266,3 +266,56 @@ def test_what_is_wrong_is_on_the_page() -> None:
     assert "! Copies cannot be removed: pin r/1: its record cannot be used" in page and "ml.hf" in page
     assert re.search("ml.dead +held by pin r/2", page) and re.search("ml.old +kept aside", page)
     assert status.render({}, 80, now=0.0)[0].startswith("The daemon has not finished a cycle")
+
+
+def accounts(**changes: Any) -> dict[str, Any]:
+    users = {f"user-{number:02d}": user(number * 10**9) for number in range(1, 8)}
+    users["a-rather-long-name-of-a-user@some.example.org"] = user(12_000_000_000, 10**10, 400.0)
+    users["small"] = user(5, 2, 996.0)
+    return {
+        "measured": 990.0,
+        "complete": True,
+        "unavailable": [],
+        "users": users,
+        "teams": {"vision": {"bytes": 10**9, "runs": 2, "quota": None, "exceeded_since": None}},
+        "tracked": {"runs": 40 * 10**9, "reflow": 10**9, "caches": None, "other": 0},
+        "tracked_bytes": 41 * 10**9,
+        **changes,
+    }
+
+
+def user(size: int, quota: int | None = None, since: float | None = None) -> dict[str, Any]:
+    return {"bytes": size, "runs": 3, "runs_bytes": size, "reflow_bytes": 0, "quota": quota, "exceeded_since": since}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, None])
+def test_accounts(width: int | None) -> None:
+    lines = status.render(state(accounts=accounts()), width, 1000.0)
+    assert width is None or all(len(line) <= width or "some.example.org" in line for line in lines)
+    start = lines.index("Accounts")
+    part = lines[start + 1 : lines.index("", start)]
+    if width != 40:
+        assert part[0] == "41.0 GB in all: runs 40.0 GB, reflow 1.0 GB, other 0 B"[: width or 99]
+    title = next(number for number, line in enumerate(part) if line.startswith("User "))
+    assert part[title - 1] == "9 users in all, the largest 5:" and part[title + 1].startswith("a-rat")
+    assert [line.split()[0] for line in part[title + 2 : title + 6]] == [f"user-{n:02d}" for n in (7, 6, 5, 4)]
+    assert part[title + 6].startswith("Team ") and part[title + 7].startswith("vision ")
+    text = " ".join(" ".join(part[title + 8 :]).split())
+    assert text == (
+        "! user a-rather-long-name-of-a-user@some.example.org uses 12.0 GB of 10.0 GB, for 10 min "
+        "! user small uses 5 B of 2 B, for 4 s"
+    )
+
+
+def test_what_is_missing_in_accounts_is_told_once() -> None:
+    gone = [{"location": name, "path": f"/{name}", "reason": "/mnt: no disk"} for name in ("runs", "reflow")]
+    new = [{"location": "state", "path": "/state", "reason": "has not been measured yet"}]
+    section = accounts(complete=False, unavailable=[*gone, *new])
+    lines = status.render(state(accounts=section), None, 1000.0)
+    assert "! Not complete, the last figures of runs, reflow count: /mnt: no disk" in lines
+    assert "Not measured yet: state" in lines
+
+
+def test_accounts_of_nothing() -> None:
+    nothing = accounts(users={}, teams={}, tracked={"runs": None}, tracked_bytes=None)
+    assert "Accounts" not in status.render(state(accounts=nothing), 80, 1000.0)

@@ -42,6 +42,7 @@ def recorded(point: str, uuid: str, **runs: Any) -> dict[str, Any]:
         "volume_root": None,
         "environment_prefix": "STOWAGE_",
         "environment_files": ["/etc/stowage/stowage.env"],
+        "protected_paths": [],
         "locations": locations,
     }
 
@@ -71,3 +72,13 @@ def test_whatever_is_recorded_is_noted(changed: dict[str, Any], names: list[str]
     differences = Differences()
     note(differences, recorded("/srv", "one", **changed), recorded("/srv", "one"))
     assert list(differences.diff()["after"]) == names
+
+
+def test_a_layout_that_was_recorded_before_there_were_protected_paths(tmp_path: Path) -> None:
+    path, record = str(tmp_path / "layout.json"), recorded("/srv", "one")
+    del record["protected_paths"]
+    records.write(path, record)
+    differences = Differences()
+    assert load(path) == recorded("/srv", "one")
+    note(differences, {**recorded("/srv", "one"), "protected_paths": ["/db"]}, load(path))
+    assert differences.diff() == {"before": {"protected_paths": []}, "after": {"protected_paths": ["/db"]}}

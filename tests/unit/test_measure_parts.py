@@ -7,6 +7,8 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ import pytest
 from stowage_core.syscalls import open_beneath
 from stowage_core.trees import walk
 from stowage_core.trees.measure import Scan, Usage
-from stowage_core.trees.parts import Names, measure_parts
+from stowage_core.trees.parts import Begins, Names, Part, measure_parts
+from stowage_core.trees.walk import Directory
 
 
 def alone(path: Path) -> Usage:
@@ -30,16 +33,21 @@ def measured(path: Path, *parts: str, at_depth: int = 0) -> tuple[Usage, dict[st
     wanted = {tuple(part.split("/")) for part in parts}
     found: dict[str, Usage] = {}
 
-    def begins(names: Names) -> bool:
-        return names in wanted or len(names) == at_depth
+    def begins(names: Names, _directory: Directory) -> list[Part]:
+        is_part = names in wanted or (at_depth and len(names) == at_depth)
+        return [Part(partial(take, names))] if is_part else []
 
     def take(names: Names, usage: Usage) -> None:
         assert "/".join(names) not in found
         found["/".join(names)] = usage
 
+    return counted(path, begins, max([at_depth, *map(len, wanted)])), found
+
+
+def counted(path: Path, begins: Begins, deepest: int) -> Usage:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return measure_parts(fd, begins, max([at_depth, *map(len, wanted)]), take), found
+        return measure_parts(fd, begins, deepest)
     finally:
         os.close(fd)
 
@@ -105,3 +113,78 @@ def test_a_part_is_incomplete_only_for_what_is_missing_in_it(tmp_path: Path, mon
     assert not whole.complete and sorted(whole.problems) == ["a/bad: Input/output error", "b: Input/output error"]
     assert {name: usage.complete for name, usage in parts.items()} == {"a": False, "c": True}
     assert parts["a"].problems == ("a/bad: Input/output error",)
+
+
+def kinds(path: Path, parts: Mapping[str, tuple[bool, bool]], left_out: str = "") -> tuple[Usage, dict[str, Usage]]:
+    """Return what the tree holds, and its parts by their way; of each is given whether it is a rest, and hides."""
+    found: dict[str, Usage] = {}
+
+    def begins(names: Names, _directory: Directory) -> list[Part] | None:
+        if left_out and "/".join(names) == left_out:
+            return None
+        rest_and_hides = parts.get("/".join(names))
+        return [] if rest_and_hides is None else [Part(partial(take, names), *rest_and_hides)]
+
+    def take(names: Names, usage: Usage) -> None:
+        found["/".join(names)] = usage
+
+    return counted(path, begins, 9), found
+
+
+REST, HIDES, PLAIN = (True, False), (False, True), (False, False)
+
+
+@pytest.mark.parametrize(
+    ("parts", "wanted"),
+    [
+        ({"": REST, "a": HIDES}, {"": 1 + 8, "a": 2 + 4}),
+        ({"": REST, "a": PLAIN}, {"": 1 + 2 + 4 + 8, "a": 2 + 4}),
+        ({"": REST, "a": PLAIN, "a/b": HIDES}, {"": 1 + 2 + 8, "a": 2 + 4, "a/b": 4}),
+        ({"": REST, "a": HIDES, "a/b": PLAIN}, {"": 1 + 8, "a": 2 + 4, "a/b": 4}),
+        ({"a": REST, "a/b": HIDES}, {"a": 2, "a/b": 4}),
+        ({"": REST, "a": REST, "a/b": HIDES, "c": HIDES}, {"": 1 + 2, "a": 2, "a/b": 4, "c": 8}),
+    ],
+)
+def test_a_rest_is_what_no_part_hides(
+    tmp_path: Path, parts: dict[str, tuple[bool, bool]], wanted: dict[str, int]
+) -> None:
+    for name, size in (("file", 1), ("a/file", 2), ("a/b/file", 4), ("c/file", 8)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    whole, found = kinds(tmp_path, parts)
+    assert whole.bytes == 1 + 2 + 4 + 8
+    assert {name: usage.bytes for name, usage in found.items()} == wanted
+
+
+def test_a_hard_link_counts_in_a_rest_that_has_a_name_of_it(tmp_path: Path) -> None:
+    (tmp_path / "user/run").mkdir(parents=True)
+    (tmp_path / "user/run/file").write_bytes(bytes(100))
+    os.link(tmp_path / "user/run/file", tmp_path / "user/run/again")
+    parts = {"user": REST, "user/run": HIDES}
+    assert {name: usage.bytes for name, usage in kinds(tmp_path, parts)[1].items()} == {"user": 0, "user/run": 100}
+    for name in ("beside", "beside too"):
+        os.link(tmp_path / "user/run/file", tmp_path / "user" / name)
+    whole, found = kinds(tmp_path, parts)
+    assert {name: usage.bytes for name, usage in found.items()} == {"user": 100, "user/run": 100}
+    assert whole.bytes == 100
+
+
+def test_what_is_left_out_is_not_counted(tmp_path: Path) -> None:
+    for name in ("file", "copies/a/file", "other/file"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(10))
+    whole, found = kinds(tmp_path, {"": REST}, left_out="copies")
+    assert (whole.bytes, whole.files, found[""].bytes) == (20, 2, 20)
+
+
+def test_what_is_missing_in_a_run_is_not_missing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run/bad").mkdir(parents=True)
+
+    def failing(dir_fd: int, name: bytes, *flags: int) -> int:
+        if name == b"bad":
+            raise OSError(errno.EIO, "")
+        return open_beneath(dir_fd, name, *flags)
+
+    monkeypatch.setattr(walk, "open_beneath", failing)
+    whole, found = kinds(tmp_path, {"": REST, "run": HIDES})
+    assert (whole.complete, found["run"].complete, found[""].complete) == (False, False, True)

@@ -90,9 +90,11 @@ def test_a_bare_host(host: Host) -> None:
         "drives": {},
         "copies": {},
         "fills": {},
+        "accounts": None,
         "network_mounts": [],
         "network_exports": [],
         "tiers": [],
+        "relocations": [],
         "leases": [],
         "eviction": None,
         "gate": {
@@ -196,6 +198,7 @@ def test_the_layout_with_what_the_daemon_knows(host: Host) -> None:
         {
             "root": "/srv/stowage",
             "volume_root": None,
+            "protected_paths": ["/var/lib/postgresql"],
             "environment_prefix": "STOWAGE_",
             "locations": {
                 "runs": {
@@ -212,6 +215,7 @@ def test_the_layout_with_what_the_daemon_knows(host: Host) -> None:
     known = {"location": "runs", "path": "/mnt/nvme0/runs", "bytes": 9, "files": 2, "complete": True, "measured": 5.0}
     host.put(f"{host.places.state_dir}/locations.json", {"locations": [known]})
     report, problems = host.read()
+    assert report["layout"]["protected_paths"] == ["/var/lib/postgresql"]
     locations = report["layout"]["locations"]
     assert {name: (one["mount"], one["mounted"], one["bytes"]) for name, one in locations.items()} == {
         "runs": ("/mnt/nvme0", True, 9),

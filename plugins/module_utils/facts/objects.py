@@ -26,6 +26,7 @@ from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
 from ..owner import Registry
 from ..places import Places
+from ..relocation import recorded as relocations
 from ..runs import pins
 from ..runs.pins import Pin
 from ..services import daemon_cycle
@@ -42,6 +43,8 @@ _OF_TIER = (
     *("buckets", "written_bytes", "keys", "full", "unaccounted_bytes", "filling", "settings_differ", "writable"),
 )
 """What the daemon knows of a tier."""
+_MOST_ENTRIES = 50
+"""How many users and teams are reported: a host may have thousands."""
 _UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
 
 
@@ -75,9 +78,11 @@ class Objects:
             "drives": self._drives(pins.used_by(leases)),
             "copies": copies,
             "fills": self._fills(),
+            "accounts": self._accounts(),
             "network_mounts": self._network_mounts(),
             "network_exports": self._network_exports(),
             "tiers": self._tiers(),
+            "relocations": self._relocations(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
             "gate": gate.read(self._places).to_json(),
@@ -184,6 +189,20 @@ class Objects:
             if one.at_work or one.state == fills.FAILED
         }
 
+    def _accounts(self) -> Report | None:
+        """Return whose the space is, of users and teams the largest only; None while nothing was measured."""
+        value = self._record(os.path.join(self._places.state_dir, "accounts.json"))
+        value = value or self._record(self._places.accounts_json)
+        if not value or value.get("tracked_bytes") is None:
+            return None
+        kinds = ("users", "teams")
+        fields = ("measured", "complete", "unavailable", "tracked", "tracked_bytes")
+        return {
+            **{field: value.get(field) for field in fields},
+            **{kind: _largest(value.get(kind, {})) for kind in kinds},
+            "count": {kind: len(value.get(kind, {})) for kind in kinds},
+        }
+
     # -- What is declared
 
     def _layout(self) -> Report | None:
@@ -194,6 +213,7 @@ class Objects:
         return {
             "root": value.get("root"),
             "volume_root": value.get("volume_root"),
+            "protected_paths": value.get("protected_paths", []),
             "environment_prefix": value.get("environment_prefix"),
             "locations": {
                 name: self._location(name, one, known.get(name, {}))
@@ -209,6 +229,24 @@ class Objects:
             "mounted": self._mounted(declared),
             **{field: known.get(field) for field in _MEASURED},
         }
+
+    def _relocations(self) -> list[Report] | None:
+        """Return the moves of locations, None when a record of them cannot be read."""
+        moves = self._try(lambda: relocations.load_all(self._places), None)
+        if moves is None:
+            return None
+        return [
+            {
+                "location": one.location,
+                "path": printable(one.path),
+                "to": printable(one.to),
+                "stage": one.stage,
+                "doing": one.doing,
+                "since": one.since,
+                "overrides": dict(one.after),
+            }
+            for one in moves
+        ]
 
     def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
         """Return whether something is mounted where the location says there must be; None where it does not say."""
@@ -312,6 +350,17 @@ class Objects:
             section, []
         )
         return found
+
+
+def _largest(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Report]:
+    """Return those who have most, and all who have more than their quota."""
+    ordered = sorted(entries, key=lambda name: (-entries[name]["bytes"], name))
+    exceeding = [name for name in ordered[_MOST_ENTRIES:] if entries[name]["exceeded_since"] is not None]
+    fields = ("bytes", "runs", "quota", "exceeded_since")
+    return {
+        printable(name): {field: entries[name].get(field) for field in fields}
+        for name in (*ordered[:_MOST_ENTRIES], *exceeding)
+    }
 
 
 def _drive(drive: Drive, known: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Report:

@@ -16,6 +16,8 @@ from ..errors import Refusal
 from ..owner import Registry
 from ..paths import check_path
 from ..places import Places
+from ..relocation import recorded as relocations
+from ..renderings import framework_caches
 from ..services.lasting_mounts import LastingMounts
 from ..services.restarts import Restarts
 from ..services.systemd_units import Systemctl, unit_name
@@ -25,7 +27,7 @@ from . import record as layout_record
 from .access import check_users
 from .directories import Wanted
 from .found import MountRule, Place, check_same_filesystem, find_all
-from .rules import NAMES, Layout, check_prefix, moved
+from .rules import NAMES, Layout, check_prefix, check_protected, moved
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,10 @@ class Request:
     users: Sequence[str] = ()
     environment_file: str = "/etc/stowage/stowage.env"
     environment_prefix: str = "STOWAGE_"
+    framework_environment_file: str | None = None
+    """Where the variables for training containers are written, if anywhere."""
     restart: Sequence[str] = ()
+    protected_paths: Sequence[str] = ()
     accept_new_filesystem: bool = False
     host_name: str = ""
     """The host's name in the inventory, by which its own marks are told from those of others."""
@@ -79,10 +84,13 @@ class _LayingOut:
     def run(self) -> Outcome:
         request, differences = self.request, self.differences
         prefix = check_prefix(request.environment_prefix)
-        environment_path = check_path(request.environment_file, "environment_file")
+        environments = self._environments(prefix)
+        protected = check_protected(request.protected_paths, self.layout)
         wanted, users = self._wanted(), self._users()
         units = self._units()
         former = layout_record.load(self.host.layout_json)
+        relocated = relocations.load_all(self.host)
+        relocations.check_layout(relocated, self.layout.locations)
         table = mounts.read()
         places = find_all(self.layout, table)
         claimed = claims.read(self.host, request.host_name, table)
@@ -100,15 +108,22 @@ class _LayingOut:
             differences.note(f"directory {directory.path}", directory.wanted.described, now)
         check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
         record = layout_record.make(
-            self.layout, places, self.rules, prefix, self._environment_files(environment_path, former), former
+            self.layout,
+            places,
+            self.rules,
+            prefix,
+            self._environment_files(list(environments), former),
+            protected,
+            former,
         )
         layout_record.note(differences, record, former)
-        environment = environment_file.render(self.layout.settings(prefix))
-        environment_differs = self._note_environment(environment_path, environment)
-        restarts = Restarts(self.host, environment_path)
-        due = restarts.due(units, environment_differs)
+        differing = [path for path, one in environments.items() if self._note_environment(path, *one)]
+        restarts = Restarts(self.host, next(iter(environments)))
+        due = restarts.due(units, bool(differing))
         differences.note("restarted", due, [])
-        self.warnings.extend(moved(self.layout, layout_record.paths(former)))
+        told = relocations.is_told(relocated, layout_record.paths(former), self.layout.locations)
+        left = {name: path for name, path in layout_record.paths(former).items() if name not in told}
+        self.warnings.extend(moved(self.layout, left))
 
         claimed.note(differences)
         claimed.register(Registry(self.host), differences)
@@ -123,10 +138,11 @@ class _LayingOut:
         if record != former:
             path = self.host.layout_json
             differences.do(f"write {path}", partial(records.write, path, record))
-        if environment_differs:
-            if not differences.check_mode:
-                restarts.keep(due)
-            differences.do(f"write {environment_path}", partial(records.write_bytes, environment_path, environment))
+        if differing and not differences.check_mode:
+            restarts.keep(due)
+        for path in differing:
+            content = environments[path][1]
+            differences.do(f"write {path}", partial(records.write_bytes, path, content))
         for number, unit in enumerate(due, 1):
             differences.do(f"restart {unit}", partial(self.systemctl.restart, unit))
             if not differences.check_mode:
@@ -187,17 +203,30 @@ class _LayingOut:
                 self._expect("restart", f"there is no unit {name} on this host")
         return {name: unit["ActiveState"] not in ("inactive", "failed", "deactivating") for name, unit in units.items()}
 
-    def _environment_files(self, path: str, former: Mapping[str, Any]) -> list[str]:
-        """Return the environment file and the earlier ones that are still there, and warn of these."""
-        earlier = [one for one in former["environment_files"] if one != path and own_files.is_there(one)]
+    def _environments(self, prefix: str) -> dict[str, tuple[str, bytes]]:
+        """Return the option and the content of each environment file by its path, that of the layout first."""
+        layout, request = self.layout, self.request
+        path = check_path(request.environment_file, "environment_file")
+        found = {path: ("environment_file", environment_file.render(layout.settings(prefix)))}
+        if request.framework_environment_file:
+            name = "framework_environment_file"
+            path = check_path(request.framework_environment_file, name)
+            if path in found:
+                raise Refusal(name, f"{path} is the environment file of the layout", "name another one")
+            found[path] = (name, environment_file.render(framework_caches.environment(layout, prefix)))
+        return found
+
+    def _environment_files(self, paths: Sequence[str], former: Mapping[str, Any]) -> list[str]:
+        """Return the environment files and the earlier ones that are still there, and warn of these."""
+        earlier = [one for one in former["environment_files"] if one not in paths and own_files.is_there(one)]
         for one in earlier:
             rule = f"{one} is an earlier one and no longer kept up to date"
-            self.warnings.append(f"environment_file: {rule}; let services read {path}, and remove it")
-        return [path, *earlier]
+            self.warnings.append(f"environment_file: {rule}; let services read {' or '.join(paths)}, and remove it")
+        return [*paths, *earlier]
 
-    def _note_environment(self, path: str, wanted: bytes) -> bool:
-        """Note how the environment file differs, and return whether it does; refuse one that is not ours."""
-        now = own_files.read_ours(path, "environment_file")
+    def _note_environment(self, path: str, name: str, wanted: bytes) -> bool:
+        """Note how an environment file differs, and return whether it does; refuse one that is not ours."""
+        now = own_files.read_ours(path, name)
         content = None if now is None else now[0]
         note = self.differences.note
         differs = note(f"environment {path}", own_files.in_lines(wanted), own_files.in_lines(content))

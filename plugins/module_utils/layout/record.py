@@ -20,13 +20,15 @@ def load(path: str) -> dict[str, Any]:
     """Return the recorded layout, or an empty one."""
     record = records.read(path)
     if record is None:
-        return {"root": None, "volume_root": None, "environment_prefix": None, "environment_files": [], "locations": {}}
+        record = {"root": None, "volume_root": None, "environment_prefix": None, "locations": {}}
+        return {**record, "environment_files": [], "protected_paths": []}
     try:
         for location in record["locations"].values():
             FilesystemId.from_json(location["filesystem"])
             location["path"] + location["mount_point"]
         record["root"], record["volume_root"], record["environment_prefix"]
-        record["environment_files"] = [str(one) for one in record.get("environment_files", [])]
+        for name in ("environment_files", "protected_paths"):
+            record[name] = [str(one) for one in record.get(name, [])]
     except (AttributeError, KeyError, TypeError) as error:
         raise StowageError(f"{path}: is not a layout ({error!r}); move it away and roll out again") from error
     return record
@@ -44,6 +46,7 @@ def make(
     rules: Mapping[str, MountRule],
     prefix: str,
     environment_files: Sequence[str],
+    protected_paths: Sequence[str],
     former: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the layout as it is to be recorded. A disk that got another device name at a boot stays as recorded."""
@@ -65,13 +68,14 @@ def make(
         "volume_root": layout.volume_root,
         "environment_prefix": prefix,
         "environment_files": list(environment_files),
+        "protected_paths": list(protected_paths),
         "locations": locations,
     }
 
 
 def note(differences: Differences, record: Mapping[str, Any], former: Mapping[str, Any]) -> None:
     """Note how the layout differs from the recorded one: a line for each location, and one for each filesystem."""
-    for key in ("root", "volume_root", "environment_prefix", "environment_files"):
+    for key in ("root", "volume_root", "protected_paths", "environment_prefix", "environment_files"):
         differences.note(key, record[key], former[key])
     for name in NAMES:
         wanted, actual = (_line(one["locations"].get(name)) for one in (record, former))

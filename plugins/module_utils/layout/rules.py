@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Callable
 
@@ -42,6 +42,8 @@ PURPOSES = (
     Purpose("state", "state"),
 )
 NAMES = tuple(purpose.name for purpose in PURPOSES)
+FRAMEWORK_CACHES = ("hf_hub_cache", "hf_datasets_cache", "modelscope_cache")
+"""What the frameworks in the containers of runs are pointed at."""
 _CACHES = frozenset(purpose.name for purpose in PURPOSES if purpose.in_cache)
 _PREFIX = re.compile(r"[A-Z][A-Z0-9_]*_")
 
@@ -112,6 +114,21 @@ def check_prefix(prefix: str) -> str:
             "write it like TUNEPLANE_",
         )
     return prefix
+
+
+def check_protected(paths: Sequence[str], layout: Layout) -> list[str]:
+    """Return the paths that no run may have mounted, in order, or refuse them.
+
+    :raises Refusal: when one is, or is around, what every run has
+    """
+    checked = sorted({check_path(path, "protected_paths") for path in paths})
+    for path in checked:
+        for name in ("runs", *FRAMEWORK_CACHES):
+            if is_within(layout.locations[name], path):
+                lies = relation(path, layout.locations[name])
+                rule = f"{path} {lies} {name}, {layout.locations[name]}, which runs work in"
+                raise Refusal("protected_paths", rule, "protect what is in it, or move it elsewhere")
+    return checked
 
 
 def _unchanged(path: str) -> str:

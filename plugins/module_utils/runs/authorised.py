@@ -15,12 +15,10 @@ from typing import Any
 
 from ..errors import Refusal, printable
 from ..layout import record as layout_record
+from ..layout.rules import FRAMEWORK_CACHES
 from ..paths import check_path, is_within, relation
 from ..places import Places
 from .shape import RunName
-
-FRAMEWORK_CACHES = ("hf_hub_cache", "hf_datasets_cache", "modelscope_cache")
-"""The locations that frameworks in a container are pointed at."""
 
 _REMEDY = "mount the run's own directory, framework caches, and pins of drives and volumes only"
 _PIN = re.compile(r"[^/]+/[1-9][0-9]*(/.*)?", re.DOTALL)

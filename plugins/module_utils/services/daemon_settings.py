@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from ..accounting import quotas
 from ..errors import StowageError
 
 Rule = Callable[[Any], str]
@@ -87,6 +88,7 @@ SETTINGS: Mapping[str, Rule] = {
     "boot_grace_s": _seconds(0, 86400),
     "measure_shared": _flag,
     "fill_engine": _engine,
+    "quotas": lambda _value: "",  # each that is wrong is named for itself
     "disk_watermark_pct": _percentage,
 }
 """What /etc/stowage/daemon.json may say."""
@@ -106,7 +108,7 @@ UNITS: Mapping[str, Rule] = {
 
 def problems_of(value: Mapping[str, Any]) -> list[str]:
     """Return everything that is wrong with the settings *value*, each as ``setting: what is required``."""
-    return _problems(value, SETTINGS)
+    return _problems(value, SETTINGS) + [f"quotas: {one}" for one in quotas.problems_of(value.get("quotas", {}))]
 
 
 def _problems(value: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[str]:

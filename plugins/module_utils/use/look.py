@@ -67,6 +67,13 @@ class Subject:
             tuple(dict.fromkeys((path, os.path.join(drives, name)))),
         )
 
+    @classmethod
+    def alone(cls, name: str, fd: int, before: str, mounts: Sequence[Mount]) -> Subject:
+        """Return the subject open at *fd*, which is, or was until it was moved aside, at the resolved path *before*."""
+        mount, path = _located(fd, mounts)
+        place = place_in_filesystem(path, mount)
+        return cls(name, fd, mount.device, place, (), tuple(dict.fromkeys((path, before))))
+
 
 def _located(fd: int, mounts: Sequence[Mount]) -> tuple[Mount, str]:
     mount = mount_table.of_fd(fd, mounts)

@@ -374,8 +374,9 @@ def uses(view: View, device: str, place: str, around: Sequence[str], mounted: Co
     """
     by_id = {mount.id: mount for mount in view.mounts}
     for mount in view.mounts:
-        whole = mount.root == place and mount.point in mounted
-        if mount.device == device and not whole and (is_within(mount.root, place) or mount.root in around):
+        if mount.device == device and mount.root == place and mount.point in mounted:
+            continue
+        if mount.device == device and (is_within(mount.root, place) or mount.root in around):
             yield f"mounted at {printable(mount.point)} in {view.seen_by}"
         above = by_id.get(mount.parent)
         if above is None or above is mount or above.device != device or not is_within(mount.point, above.point):

@@ -1,0 +1,273 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a tree is a whole copy of another one: found out by reading both, not by what made the copy.
+
+Compared are types, owners, modes, times, extended attributes, access lists, targets of links, which names are one file,
+and every byte. What was just written is read from the disk, and not from memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from ..errors import printable
+from ..paths import is_within
+from ..syscalls import NO_DIRECTORY, open_beneath, syncfs
+from ..trees.walk import Directory, Problem, Walk
+from ..use.child import answer_of, nothing, progress
+from .copying import NOT_COPIED
+from .recorded import State
+
+DEADLINE_S = 600.0
+"""How long a single file's disk may be silent."""
+
+_MOST = 20
+_PIECE = 1 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_DESCRIPTORS = 1 << 16
+_GRAINS = (1, 100, 1000, 10**9)
+"""The times of some filesystems are whole microseconds, or seconds: nanoseconds each."""
+_OF_THE_FILESYSTEM = (*NOT_COPIED, "system.nfs4_acl", "btrfs.compression", "security.ima", "security.evm")
+
+
+@dataclass
+class Compared:
+    """What a comparison has found."""
+
+    differences: list[str] = field(default_factory=list)
+    """The first of them, one line each."""
+    count: int = 0
+    """How many there are."""
+    files: int = 0
+    bytes: int = 0
+    links: list[str] = field(default_factory=list)
+    """The first symbolic links with an absolute target in the old tree."""
+    outside: int = 0
+    """Files that have further names outside of the tree, which is why their copies are files of their own."""
+    was: State = State(0, 0)
+    copied: State = State(0, 0)
+
+
+def compare(old_fd: int, new_fd: int, old_paths: Sequence[str], say: Callable[[str], None] = nothing) -> Compared:
+    """Compare the tree open at *new_fd* with that open at *old_fd*, in a child of this process.
+
+    :param old_paths: under which names the old one is known
+    :param say: told now and then how far it is
+    :raises NoAnswerError: when it cannot be done, or a disk is silent
+    """
+    answer = answer_of(lambda: asdict(_Comparison(old_fd, new_fd, old_paths, say).run()), DEADLINE_S)
+    return Compared(**{**answer, "was": State(**answer["was"]), "copied": State(**answer["copied"])})
+
+
+def state_of(fd: int, alive: Callable[[], None] = nothing) -> State:
+    """Return the state of the tree open at *fd*, by looking at every inode in it.
+
+    :raises StowageError: when something in it cannot be looked at
+    """
+    value = answer_of(lambda: asdict(_state_of(fd)), DEADLINE_S, alive)
+    return State(**value)
+
+
+def _state_of(fd: int) -> State:
+    problems: list[Problem] = []
+    changes = _Changes()
+    # Opened anew: btrfs does not list what has come since a directory was opened.
+    for directory in Walk(open_beneath(fd, b"."), problems.append):
+        progress()
+        changes.add(directory.status)
+        for entry in directory.files():
+            progress()
+            changes.add(entry.stat(follow_symlinks=False))
+    if problems:
+        raise OSError(f"cannot be looked at: {problems[0]}")
+    return changes.state
+
+
+class _Changes:
+    def __init__(self) -> None:
+        self.state = State(0, 0)
+
+    def add(self, status: os.stat_result) -> None:
+        self.state = State(self.state.entries + 1, max(self.state.newest, status.st_ctime_ns))
+
+
+class _Comparison:
+    def __init__(self, old_fd: int, new_fd: int, old_paths: Sequence[str], say: Callable[[str], None]) -> None:
+        self._old_fd, self._new_fd = old_fd, new_fd
+        self._old_paths = [os.fsencode(path) for path in old_paths]
+        self._say = say
+        self._found = Compared()
+        self._copies: dict[tuple[int, int], tuple[int, int]] = {}
+        """The file that the copy of each file with several names is."""
+        self._originals: dict[tuple[int, int], tuple[int, int]] = {}
+        self._names: dict[tuple[int, int], int] = {}
+        """How many names of it are still to be found."""
+        self._was, self._copied = _Changes(), _Changes()
+
+    def run(self) -> Compared:
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        syncfs(self._new_fd)
+        open_directories: list[int] = []
+        walk = Walk(open_beneath(self._old_fd, b"."), lambda problem: self._differs("", str(problem)))
+        for directory in walk:
+            progress()
+            self._say(f"{self._found.files} files with {self._found.bytes} bytes are compared")
+            while len(open_directories) > walk.depth:
+                os.close(open_directories.pop())
+            try:
+                if walk.depth:
+                    new_fd = open_beneath(open_directories[-1], os.fsencode(walk.names[-1]))
+                else:
+                    new_fd = open_beneath(self._new_fd, b".")
+            except OSError as error:
+                if error.errno not in NO_DIRECTORY:
+                    raise
+                self._differs(walk.path(), "is no directory in the copy")
+                directory.leave_out()
+                continue
+            open_directories.append(new_fd)
+            self._compare_directory(walk, directory, new_fd)
+        self._found.outside = sum(1 for left in self._names.values() if left > 0)
+        self._found.was, self._found.copied = self._was.state, self._copied.state
+        return self._found
+
+    def _differs(self, path: str, what: str) -> None:
+        self._found.count += 1
+        if len(self._found.differences) < _MOST:
+            self._found.differences.append(f"{path}: {what}" if path else what)
+
+    def _compare_directory(self, walk: Walk, directory: Directory, new_fd: int) -> None:
+        old_fd = directory.fd
+        new = os.fstat(new_fd)
+        self._was.add(directory.status)
+        self._copied.add(new)
+        for what in (*_of_inodes(directory.status, new), *_of_attributes(_place(old_fd), _place(new_fd))):
+            self._differs(walk.path(), what)
+        names, copied = set(os.listdir(old_fd)), set(os.listdir(new_fd))
+        for name in sorted(copied - names):
+            self._differs(walk.path(name), "is in the copy only")
+        for name in sorted(names - copied):
+            self._differs(walk.path(name), "is missing in the copy")
+        for entry in directory.files():
+            progress()
+            if entry.name in copied:
+                for what in self._of_file(old_fd, new_fd, entry.name, walk.path(entry.name)):
+                    self._differs(walk.path(entry.name), what)
+
+    def _of_file(self, old_fd: int, new_fd: int, name: str, path: str) -> Iterator[str]:
+        old, new = (os.stat(name, dir_fd=fd, follow_symlinks=False) for fd in (old_fd, new_fd))
+        self._was.add(old)
+        self._copied.add(new)
+        yield from _of_inodes(old, new)
+        if stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
+            return
+        yield from _of_attributes(_place(old_fd, name), _place(new_fd, name))
+        if stat.S_ISLNK(old.st_mode):
+            target = os.readlink(os.fsencode(name), dir_fd=old_fd)
+            if target != os.readlink(os.fsencode(name), dir_fd=new_fd):
+                yield "is a link to something else in the copy"
+            self._note_link(path, target)
+        known = self._copies.get((old.st_dev, old.st_ino))
+        yield from self._of_names(old, new)
+        if stat.S_ISREG(old.st_mode) and known is None:
+            self._found.files += 1
+            self._found.bytes += old.st_size
+            if old.st_size == new.st_size and not _same_content(old_fd, new_fd, os.fsencode(name), old.st_size):
+                yield "has another content in the copy"
+
+    def _note_link(self, path: str, target: bytes) -> None:
+        text = os.fsdecode(target)
+        if any(is_within(text, os.fsdecode(one)) for one in self._old_paths) and len(self._found.links) < _MOST:
+            self._found.links.append(f"{path} -> {printable(text)}")
+
+    def _of_names(self, old: os.stat_result, new: os.stat_result) -> Iterator[str]:
+        """Tell whether the names of one file are names of one file in the copy, too, and no others."""
+        if old.st_nlink == 1 and new.st_nlink == 1:
+            return
+        one, other = (old.st_dev, old.st_ino), (new.st_dev, new.st_ino)
+        if self._copies.setdefault(one, other) != other or self._originals.setdefault(other, one) != one:
+            yield "is not one file with the same names in the copy"
+        self._names[one] = self._names.get(one, old.st_nlink) - 1
+
+
+def _place(fd: int, name: str = "") -> bytes:
+    """Return a path to what has a name in a directory: attributes of links have no call of their own by descriptor."""
+    return b"/proc/self/fd/%d/" % fd + os.fsencode(name)
+
+
+def _of_inodes(old: os.stat_result, new: os.stat_result) -> Iterator[str]:
+    if stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
+        yield "is of another type in the copy"
+        return
+    if stat.S_IMODE(old.st_mode) != stat.S_IMODE(new.st_mode):
+        yield f"mode {stat.S_IMODE(old.st_mode):04o} is {stat.S_IMODE(new.st_mode):04o} in the copy"
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        yield f"owner {old.st_uid}:{old.st_gid} is {new.st_uid}:{new.st_gid} in the copy"
+    if not any(old.st_mtime_ns // grain * grain == new.st_mtime_ns for grain in _GRAINS):
+        yield "its time differs in the copy"
+    if not stat.S_ISDIR(old.st_mode) and old.st_size != new.st_size:
+        yield f"size {old.st_size} is {new.st_size} in the copy"
+    if (stat.S_ISCHR(old.st_mode) or stat.S_ISBLK(old.st_mode)) and old.st_rdev != new.st_rdev:
+        yield "is another device in the copy"
+
+
+def _of_attributes(old: bytes, new: bytes) -> Iterator[str]:
+    before, after = _attributes(old), _attributes(new)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            yield f"extended attribute {printable(name)} differs in the copy"
+
+
+def _attributes(place: bytes) -> dict[str, bytes]:
+    follow = place.endswith(b"/")  # a directory itself; a name may be a link
+    names = [name for name in os.listxattr(place, follow_symlinks=follow) if name not in _OF_THE_FILESYSTEM]
+    return {name: os.getxattr(place, name, follow_symlinks=follow) for name in names}
+
+
+def _same_content(old_dir: int, new_dir: int, name: bytes, size: int) -> bool:
+    old, new = (os.open(name, _READ, dir_fd=fd) for fd in (old_dir, new_dir))
+    try:
+        os.posix_fadvise(new, 0, 0, os.POSIX_FADV_DONTNEED)
+        at = 0
+        while at < size:
+            progress()
+            at = min(_next_data(old, at, size), _next_data(new, at, size))
+            piece = os.pread(old, _PIECE, at)
+            if piece != _whole(new, at, len(piece)):
+                return False
+            if not piece:
+                break
+            at += len(piece)
+        return os.fstat(old).st_size == os.fstat(new).st_size == size
+    finally:
+        os.close(old)
+        os.close(new)
+
+
+def _next_data(fd: int, at: int, size: int) -> int:
+    """Return where the next data of a sparse file begins."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return size  # nothing but a hole follows
+
+
+def _whole(fd: int, at: int, length: int) -> bytes:
+    pieces = []
+    while length:
+        piece = os.pread(fd, length, at)
+        if not piece:
+            break
+        pieces.append(piece)
+        at, length = at + len(piece), length - len(piece)
+    return b"".join(pieces)

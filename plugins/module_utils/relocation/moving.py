@@ -1,0 +1,557 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Moving a location of the layout to another directory, stage by stage.
+
+Each stage is recorded before and after, can be called again, and goes by what is mounted rather than by the record.
+Until the switch the old directory is what is used, and afterwards the new one, which was compared with it by content;
+the switch itself is one mount. The old content goes last, on a call of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from .. import events
+from .. import mounts as mount_table
+from ..differences import Differences
+from ..errors import PartlyFailed, Refusal, StowageError, one_line, printable
+from ..eviction import write_leases
+from ..gate import holds
+from ..layout import record as layout_record
+from ..locks import host_lock, runs_lock
+from ..mounts import Mount, is_shared, of_path
+from ..places import Places
+from ..runs import stamps
+from ..services.systemd_units import RunCommand, Systemctl
+from ..sizes import decimal
+from ..syscalls import bind_mount, open_beneath, unmount
+from ..use.child import nothing
+from ..use.look import InUse, Subject, in_use
+from . import aside, backup, copying, old_path, recorded
+from .comparison import Compared, compare, state_of
+from .directories import opened_beneath, opened_new, opened_old
+from .old_path import UNITS, KeptPath, kept_path
+from .progress import Progress
+from .recorded import Relocation
+from .references import environment_files, links_into, references
+from .stages import (
+    CLOSED,
+    COPIED,
+    FINISHED,
+    FOREIGN,
+    FORGOTTEN,
+    GIVEN_UP,
+    HELD,
+    LOST,
+    RETIRED,
+    SWITCHED,
+    UNDER_WAY,
+    UNDONE,
+    VERIFIED,
+    reached,
+    standing,
+)
+from .users import users_of, wait_until_unused
+
+STEPS = (
+    "recorded",
+    "held",
+    "unused",
+    "covered",
+    "closed",
+    "copied",
+    "compared",
+    "switching",
+    "kept",
+    "stamped",
+    "bound",
+    "switched",
+    "setting aside",
+    "set aside",
+    "finished",
+    "retiring",
+    "deleting",
+    "deleted",
+    "retired",
+    "uncovered",
+    "forgotten",
+)
+"""What happens, in its order."""
+BACK = ("undoing", "not kept", "switched back", "undone", "opened", "lifted", "given up")
+"""What happens when it is given up or undone."""
+
+_ATTEMPTS = 3
+_LOOK_AGAIN_S = 2.0
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What it is done with."""
+
+    run_command: RunCommand
+    systemctl: Systemctl
+    rsync: str | None
+    """The program; None when the host has none."""
+    units: str = UNITS
+    look: InUse = in_use
+
+
+class Moving:
+    """The move of one location on one host. Its stages are to be called under its lock.
+
+    :param step: told each of :data:`STEPS` when it is done
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        location: str,
+        tools: Tools,
+        differences: Differences,
+        step: Callable[[str], None] = nothing,
+    ) -> None:
+        self._places = places
+        self._location = location
+        self._tools = tools
+        self._differences = differences
+        self._step = step
+        self._progress = Progress(places, location)
+
+    # -- What is, and what is recorded
+
+    def recorded(self) -> Relocation:
+        one = recorded.load(self._places, self._location)
+        if one is None:
+            raise Refusal(self._location, "it is not being moved", "begin with stowage.host.relocate")
+        return one
+
+    def standing(self, one: Relocation) -> str:
+        """Return the last stage that is reached."""
+        return standing(one.stage, one.doing, old_path.found(one.real, one.to_real, mount_table.read()))
+
+    def _checked(self, one: Relocation) -> str:
+        stage = self.standing(one)
+        if stage == LOST:
+            rule = f"{one.to} is to be mounted at {one.real} and is not"
+            raise Refusal(self._location, rule, f"mount it (systemctl start {self._kept(one).name})")
+        if stage == FOREIGN:
+            rule = f"{one.to} is mounted at {one.real}, which nobody has recorded"
+            raise Refusal(self._location, rule, f"unmount {one.real}")
+        return stage
+
+    def _kept(self, one: Relocation) -> KeptPath:
+        return kept_path(one.location, one.real, one.to_real, mount_table.read())
+
+    def _save(self, one: Relocation, step: str = "") -> Relocation:
+        recorded.save(self._places, one)
+        if step:
+            self._step(step)
+        return one
+
+    def _is_predicted(self, one: Relocation, stage: str) -> bool:
+        """Note that *stage* is to be reached, and return whether that is only to be predicted."""
+        self._differences.note(f"move of {one.location}", stage, one.stage or None)
+        if self._differences.check_mode:
+            self._tell(one, stage)
+        return self._differences.check_mode
+
+    def _tell(self, one: Relocation, stage: str) -> None:
+        self._differences.act(f"{stage}: {one.location} from {printable(one.path)} to {printable(one.to)}")
+
+    def _reach(self, one: Relocation, step: str) -> Relocation:
+        self._tell(one, one.stage)
+        return self._save(one, step)
+
+    def _hold(self, one: Relocation) -> None:
+        text = f"location {one.location} is being moved from {printable(one.path)} to {printable(one.to)}"
+        holds.set_hold(self._places, one.hold, text)
+
+    # -- Until the switch: what fails is given up, and the location is in use as before
+
+    def close(self, planned: Relocation, wait_s: float) -> Relocation:
+        """Hold jobs, wait for the location's users, keep writers out, and back up Stowage's own metadata."""
+        one = planned
+        if reached(self._checked(one), CLOSED):
+            if one.stage in UNDER_WAY and not self._differences.check_mode:
+                self._hold(one)
+            return one
+        if self._is_predicted(one, CLOSED):
+            return one
+        if not one.stage:
+            with host_lock(self._places):
+                one = self._save(one.at(HELD), "recorded")
+        self._hold(one)
+        self._step("held")
+        return self._or_give_up(one, lambda: self._close(one, wait_s))
+
+    def _close(self, one: Relocation, wait_s: float) -> Relocation:
+        self._check_going_back(one)
+        one = self._save(replace(one, stage=HELD, doing=CLOSED))
+        end = time.monotonic() + wait_s
+        while True:
+            with opened_old(one, mount_table.read()) as fd:
+                left = max(0.0, end - time.monotonic())
+                wait_until_unused(lambda: users_of(fd, one.real, self._tools.look), left, self._progress.say)
+                self._step("unused")
+                if not old_path.found(one.real, one.to_real, mount_table.read()).closed:
+                    old_path.close(fd, one.real)
+                self._step("covered")
+            # Who opened something before it was covered may still write to it.
+            with opened_old(one, mount_table.read()) as fd:
+                used = [*users_of(fd, one.real, self._tools.look), *self._writable(one)]
+            if not used:
+                break
+            old_path.uncover(one.real, one.to_real, mount_table.read)
+            if time.monotonic() >= end:
+                raise StowageError(f"in use after {wait_s:g} s: {'; '.join(used[:3])}")
+            self._progress.say(f"waits for its users: {used[0]}")
+            time.sleep(_LOOK_AGAIN_S)
+        archive = one.backup or os.path.join(
+            self._places.relocations_dir, f"{one.location}-{one.identity}{backup.ENDING}"
+        )
+        if not os.path.exists(archive):
+            backup.back_up(self._places, archive)
+        return self._reach(one.at(CLOSED, backup=archive), "closed")
+
+    def _writable(self, one: Relocation) -> list[str]:
+        return old_path.writable_ways(one.real, mount_table.read())
+
+    def _check_going_back(self, one: Relocation) -> None:
+        """Refuse to copy again over what somebody has changed in the copy since it was compared."""
+        if one.copied is None:
+            return
+        with opened_new(one, mount_table.read()) as fd:
+            if state_of(fd) != one.copied:
+                rule = f"{one.to} was changed since it was compared with {one.path}"
+                raise Refusal(one.location, rule, "look at both, and empty it to have it copied again")
+
+    def copy(self) -> Relocation:
+        """Copy the content, and compare the copy with it."""
+        one = self.recorded()
+        stage = self._checked(one)
+        if reached(stage, VERIFIED):
+            return one
+        if not reached(stage, CLOSED):
+            raise Refusal(one.location, "it is not kept from its users any more", "run stowage.host.relocate again")
+        if self._is_predicted(one, VERIFIED):
+            return one
+        return self._or_give_up(one, lambda: self._copy(one))
+
+    def _copy(self, one: Relocation) -> Relocation:
+        if not one.here:
+            return self._reach(one.at(VERIFIED), "compared")
+        table = mount_table.read()
+        with opened_old(one, table) as old_fd, opened_new(one, table) as new_fd:
+            self._check_going_back(one)
+            if not one.copy:
+                was, empty = state_of(old_fd), state_of(new_fd)
+                return self._reach(one.at(VERIFIED, was=was, copied=empty), "compared")
+            if self._tools.rsync is None:
+                raise Refusal("rsync", "there is no such program on this host", "install it (package rsync)")
+            fstype = of_path(one.real, table).fstype
+            for attempt in range(_ATTEMPTS):
+                one = self._save(replace(one, stage=CLOSED, doing=COPIED, copied=None))
+                copying.copy(self._tools.rsync, self._tools.run_command, old_fd, new_fd, fstype, attempt > 0)
+                one = self._save(replace(one.at(COPIED), doing=VERIFIED), "copied")
+                found = compare(old_fd, new_fd, one.old_paths, self._progress.say)
+                if not found.count:
+                    break
+            else:
+                more = f" (and {found.count - 3} more)" if found.count > 3 else ""
+                raise StowageError(f"{one.to} is no whole copy: {'; '.join(found.differences[:3])}{more}")
+        self._check_closed(one)
+        return self._reach(self._compared(one, found), "compared")
+
+    def _compared(self, one: Relocation, found: Compared) -> Relocation:
+        return one.at(VERIFIED, was=found.was, copied=found.copied, links=tuple(found.links))
+
+    def _check_closed(self, one: Relocation) -> None:
+        """Refuse when anybody could have written to the old directory since it was closed."""
+        now = old_path.found(one.real, one.to_real, mount_table.read())
+        ways = [] if now.closed else [f"{one.real} is no longer mounted read-only over itself"]
+        ways += self._writable(one)
+        if ways:
+            raise Refusal(one.location, ways[0], "run stowage.host.relocate again")
+
+    def _or_give_up(self, one: Relocation, work: Callable[[], _Value]) -> _Value:
+        try:
+            return work()
+        except (StowageError, OSError) as error:
+            why = one_line(error, one.location)
+            try:
+                self.give_up()
+            except (StowageError, OSError) as second:
+                raise StowageError(f"{why}; and it could not be given up: {one_line(second, one.location)}") from error
+            text = f"{why}; it is given up: {one.path} is in use as before, and jobs are not held"
+            raise PartlyFailed(text, {"stage": GIVEN_UP}) from error
+
+    # -- The switch, and back
+
+    def switch(self) -> Relocation:
+        """Mount the new directory at the old path, now and at every boot."""
+        one = self.recorded()
+        stage = self._checked(one)
+        if reached(one.stage, SWITCHED):
+            return one
+        if not reached(stage, VERIFIED):
+            raise Refusal(one.location, "its copy is not compared with it", "run stowage.host.relocate again")
+        if self._is_predicted(one, SWITCHED):
+            return one
+        if stage == VERIFIED:
+            self._check_closed(one)
+            self._check_unchanged(one)
+        table = mount_table.read()
+        one = self._save(replace(one, doing=SWITCHED), "switching")
+        kept = self._kept(one)
+        kept.check(self._tools.units)
+        kept.write(self._tools.units, self._tools.systemctl)
+        self._step("kept")
+        with opened_new(one, table) as new_fd:
+            if stage == VERIFIED:
+                with opened_old(one, table) as old_fd:
+                    self._follow(one, old_fd, new_fd)
+                self._step("stamped")
+                bind_mount(new_fd, one.real)
+            self._step("bound")
+        if not old_path.found(one.real, one.to_real, mount_table.read()).bound:
+            raise StowageError(f"{one.real}: {one.to} is not what is mounted there; something was mounted over it")
+        kept.verify(self._tools.systemctl)
+        return self._reach(one.at(SWITCHED), "switched")
+
+    def _check_unchanged(self, one: Relocation) -> None:
+        if not one.here:
+            return
+        table = mount_table.read()
+        with opened_old(one, table) as fd:
+            if state_of(fd) != one.was:
+                raise Refusal(one.location, f"{one.path} was changed since it was copied", "run it again")
+        self._check_going_back(one)
+
+    def _follow(self, one: Relocation, before_fd: int, after_fd: int) -> None:
+        """Have the teams of runs stay known: their stamps are true of directories, and these are other ones now."""
+        if one.location == "runs":
+            with runs_lock(self._places):
+                stamps.follow(self._places, before_fd, after_fd)
+
+    def undo(self) -> Relocation | None:
+        """Have the old directory at its path again. Jobs stay held, because the settings may still name the new one."""
+        one = recorded.load(self._places, self._location)
+        if one is None:
+            return None
+        stage = self.standing(one)
+        if stage in (HELD, CLOSED, COPIED, VERIFIED, GIVEN_UP) or one.stage == UNDONE:
+            return one
+        if one.stage != SWITCHED or one.doing == FINISHED:
+            rule = f"its move is {one.doing or one.stage}, and the old content is set aside"
+            raise Refusal(one.location, rule, f"run it again to finish it, and move it again, from {one.to}")
+        if self._is_predicted(one, UNDONE):
+            return one
+        one = self._save(replace(one, stage=SWITCHED, doing=UNDONE), "undoing")
+        self._kept(one).remove(self._tools.units, self._tools.systemctl)
+        self._step("not kept")
+        self._back(one)
+        self._step("switched back")
+        return self._reach(one.at(UNDONE), "undone")
+
+    def _back(self, one: Relocation) -> None:
+        old_path.uncover(one.real, one.to_real, mount_table.read)
+        table = mount_table.read()
+        if one.location == "runs":
+            with opened_old(one, table) as old_fd, opened_new(one, table) as new_fd:
+                self._follow(one, new_fd, old_fd)
+
+    def give_up(self) -> Relocation | None:
+        """Go on as before the move, which is not switched, or switched back."""
+        one = recorded.load(self._places, self._location)
+        if one is None:
+            return None
+        stage = self.standing(one)
+        if stage in (SWITCHED, LOST) or one.stage in (FINISHED, RETIRED, FORGOTTEN):
+            rule = f"it was moved to {one.to}, which is in use"
+            raise Refusal(one.location, rule, "undo that first" if stage == SWITCHED else "move it again")
+        over = one.stage in (UNDONE, GIVEN_UP)
+        if (not over and self._is_predicted(one, GIVEN_UP)) or self._differences.check_mode:
+            return one
+        if not over:
+            self._kept(one).remove(self._tools.units, self._tools.systemctl)
+            self._back(one)
+            self._step("opened")
+        holds.lift(self._places, one.hold)
+        self._step("lifted")
+        self._progress.end()
+        return one if over else self._reach(one.at(GIVEN_UP), "given up")
+
+    # -- Afterwards
+
+    def finish(self) -> Relocation:
+        """Set the old content aside, and let jobs begin."""
+        one = self.recorded()
+        stage = self._checked(one)
+        if reached(stage, FINISHED):
+            if not self._differences.check_mode:
+                holds.lift(self._places, one.hold)
+            return one
+        if stage != SWITCHED:
+            raise Refusal(one.location, "it is not switched", "run stowage.host.relocate again")
+        self._check_settings(one)
+        if self._is_predicted(one, FINISHED):
+            return one
+        if one.here:
+            with opened_beneath(one, mount_table.read()) as fd:
+                if one.doing != FINISHED and state_of(fd) != one.was:
+                    rule = f"what was in {one.path} was changed since it was copied, beneath what is mounted there now"
+                    raise Refusal(one.location, rule, "look at it, and give the move up (relocate_give_up=true)")
+                one = self._save(replace(one, stage=SWITCHED, doing=FINISHED), "setting aside")
+                aside.set_aside(fd, one.identity)
+                self._step("set aside")
+                one = replace(one, aside=state_of(fd))
+        one = self._reach(one.at(FINISHED), "finished")
+        holds.lift(self._places, one.hold)
+        self._progress.end()
+        message = f"moved from {one.path} to {one.to}, where {decimal(one.bytes)} were copied"
+        events.tell(self._places, object=f"location/{one.location}", reason="Moved", message=message)
+        return one
+
+    def _check_settings(self, one: Relocation) -> None:
+        """Refuse to go on while the host's settings do not name the new directory."""
+        locations = layout_record.load(self._places.layout_json)["locations"]
+        for name, (_old, new) in one.moves.items():
+            path = locations.get(name, {}).get("path")
+            if path != new:
+                rule = f"the settings of this host name {path} for {name}, and not {new}"
+                raise Refusal(one.location, rule, "roll the new override out (stowage.host.site)")
+
+    def retire(self, confirm: str) -> Relocation:
+        """Delete the old content.
+
+        :param confirm: the old path, as proof that it is meant
+        """
+        one = self.recorded()
+        if confirm != one.path:
+            what = f"give the old path again, {one.path}, to have what was there deleted"
+            raise Refusal("relocate_confirm", what)
+        stage = self._checked(one)
+        if reached(stage, RETIRED):
+            return one
+        if stage != FINISHED:
+            raise Refusal(one.location, f"its move is {one.stage}, and not finished", "finish it first")
+        self._check_settings(one)
+        self._check_deletable(one)
+        if self._is_predicted(one, RETIRED):
+            return one
+        if one.here:
+            with opened_beneath(one, mount_table.read()) as fd:
+                one = self._save(replace(one, doing=RETIRED), "retiring")
+                aside.delete(fd, one.identity, self._Watch(self, one))
+            self._step("deleted")
+        one = self._reach(one.at(RETIRED), "retired")
+        self._progress.end()
+        message = f"what was in {one.path} is deleted; {one.to} is in its place"
+        events.tell(self._places, object=f"location/{one.location}", reason="Retired", message=message)
+        return one
+
+    def _check_deletable(self, one: Relocation) -> None:
+        """Refuse unless the old content is what was set aside, nobody uses it, and the new one is in its place."""
+        name = aside.name_of(one.identity)
+        table = mount_table.read()
+        with opened_new(one, table) as new_fd, opened_beneath(one, table) as fd:
+            if os.path.samestat(os.fstat(new_fd), os.fstat(fd)):
+                raise Refusal(one.location, f"{one.path} and {one.to} are one directory")
+            if one.here and one.doing != RETIRED and state_of(fd) != one.aside:
+                rule = f"what was in {one.path} was changed since it was set aside, beneath what is mounted there now"
+                raise Refusal(one.location, rule, "look at it: somebody still writes there")
+            if name not in aside.names_in(fd):
+                return  # all of it was deleted when that was cut short
+            inner = open_beneath(fd, name)
+        # With nothing else of it open here, which would be a use.
+        try:
+            used = self._users_aside(one, inner, os.fsdecode(name), table)
+        finally:
+            os.close(inner)
+        if used:
+            rule = f"what was in {one.path} is in use: {used[0]}"
+            raise Refusal(one.location, rule, "end that, and retire it again")
+
+    def _users_aside(self, one: Relocation, fd: int, name: str, table: Sequence[Mount]) -> list[str]:
+        device, place = old_path.beneath(one.real, table)
+        # It has no path of its own on this host; what is mounted at the old path is another directory.
+        subject = Subject(name, fd, device, f"{place}/{name}", (), (f"/{name}",))
+        used = self._tools.look([subject])[name]
+        if used or is_shared(of_path(os.path.dirname(one.real), table).fstype):
+            return used
+        open_file = write_leases.open_file(fd)
+        return [open_file] if open_file else []
+
+    class _Watch:
+        """Sees while it is deleted that the new directory is still what is in use."""
+
+        def __init__(self, moving: Moving, one: Relocation) -> None:
+            self._moving, self._one = moving, one
+            self._next = 0.0
+
+        def __call__(self, files: int, _directories: int) -> None:
+            self._moving._step("deleting")
+            if time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + _LOOK_AGAIN_S
+            table = mount_table.read()
+            if not old_path.found(self._one.real, self._one.to_real, table).bound:
+                raise StowageError(f"{self._one.to} is no longer mounted at {self._one.real}; nothing more is deleted")
+            with opened_new(self._one, table):
+                pass
+            self._moving._progress.say(f"{files} files of the old content are deleted")
+
+    def forget(self) -> Relocation:
+        """Unmount the new directory from the old path, which nothing names any more."""
+        one = self.recorded()
+        stage = self._checked(one)
+        if stage == FORGOTTEN:
+            return one
+        if stage != RETIRED:
+            raise Refusal(one.location, f"its move is {one.stage}", "retire the old content first (relocate_confirm)")
+        left = self.references(one)
+        if left:
+            more = f" (and {len(left) - 3} more)" if len(left) > 3 else ""
+            rule = f"{one.path} is still named by {'; '.join(left[:3])}{more}"
+            raise Refusal(one.location, rule, "change these to the new path first")
+        if self._is_predicted(one, FORGOTTEN):
+            return one
+        self._uncover_for_good(one)
+        self._step("uncovered")
+        self._kept(one).remove(self._tools.units, self._tools.systemctl)
+        with suppress(FileNotFoundError):
+            if one.here:
+                os.rmdir(one.real)
+        return self._reach(one.at(FORGOTTEN), "forgotten")
+
+    def _uncover_for_good(self, one: Relocation) -> None:
+        while True:
+            now = old_path.found(one.real, one.to_real, mount_table.read())
+            if not (now.bound or now.closed):
+                return
+            try:
+                unmount(one.real)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                rule = f"somebody has something open by the old path {one.real}"
+                raise Refusal(one.location, rule, "see who with fuser -vm, and end that") from error
+
+    def references(self, one: Relocation) -> list[str]:
+        """Return what still names the old path on this host."""
+        ours = [self._kept(one).path(self._tools.units)]
+        if not reached(one.stage, FINISHED):
+            ours += environment_files(self._places)  # they follow with the settings
+        found = references(self._places, one.old_paths, ours)
+        if reached(one.stage, SWITCHED):
+            with opened_new(one, mount_table.read()) as fd:
+                return [*found, *(f"the link {one.to}/{link}" for link in links_into(fd, one.old_paths))]
+        return found

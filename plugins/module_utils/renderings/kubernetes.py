@@ -1,0 +1,112 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What pods are given, as parts of their manifests and as values for Helm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import Refusal, quoted
+from ..layout.rules import Layout
+from ..runs import renderings
+from .claims import ROOT, Claims, setting
+from .containers import Container
+
+Parts = dict[str, Any]
+
+
+def variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the ``env`` of a container. Kubernetes expands ``$(NAME)`` in values, and ``$$`` is a dollar."""
+    return [{"name": name, "value": value.replace("$", "$$")} for name, value in environment.items()]
+
+
+def check_mount_path(path: str, name: str) -> str:
+    """Return *path*, or refuse what no volume is mounted at."""
+    if ":" in path:
+        raise Refusal(name, f"Kubernetes mounts nothing at a path with a colon, as {quoted(path)}")
+    return path
+
+
+def job(container: Container, claims: Claims, nodes: int) -> Parts:
+    """Return parts of the pod of a run and of its container, and what its claims have to be.
+
+    :raises Refusal: when a directory is in no claim, or in one that the job may not write to
+    """
+    parts = {one.location: claims.part(one.location, one.source) for one in container.shares}
+    written: dict[str, list[str]] = {}
+    for location, part in parts.items():
+        written.setdefault(part.claim, []).append(location)
+    inputs = renderings.kubernetes(container.inputs)
+    for one in inputs["volumeMounts"]:
+        check_mount_path(one["mountPath"], "inputs")
+    mounts = [
+        {
+            "name": _volume_name(parts[one.location].begins),
+            "mountPath": check_mount_path(one.target, one.location),
+            **({"subPath": parts[one.location].sub_path} if parts[one.location].sub_path else {}),
+        }
+        for one in container.shares
+    ]
+    volumes = _volumes(claims, dict.fromkeys(part.begins for part in parts.values()))
+    return {
+        "pod": {"volumes": [*volumes, *inputs["volumes"]]},
+        "container": {
+            "volumeMounts": [*mounts, *inputs["volumeMounts"]],
+            "env": variables(container.environment),
+        },
+        "demands": claims.demands(written, nodes),
+    }
+
+
+def platform(seen: Layout, claims: Claims, prefix: str) -> Parts:
+    """Return parts of a pod of the platform itself, which has every claim as a whole.
+
+    :param seen: the layout as it is in the pod
+    :raises Refusal: when a path of the layout is in no claim
+    """
+    _check_held(claims)
+    named = seen.named()
+    mounts = [
+        {
+            "name": _volume_name(name),
+            "mountPath": check_mount_path(named[name], name),
+            **({"readOnly": True} if name == "volume_root" else {}),
+        }
+        for name in claims.held
+    ]
+    return {
+        "pod": {"volumes": _volumes(claims, claims.held)},
+        "container": {
+            "volumeMounts": mounts,
+            "env": variables({**seen.settings(prefix), **claims.settings(prefix)}),
+        },
+    }
+
+
+def helm(seen: Layout, claims: Claims) -> Parts:
+    """Return the values of the chart for what has a claim of its own; that of the default root is none of these."""
+    _check_held(claims)
+    named = seen.named()
+    return {
+        "storageLocations": [
+            {"name": _volume_name(name), "existingClaim": claim, "mountPath": check_mount_path(named[name], name)}
+            for name, claim in claims.held.items()
+            if name != ROOT
+        ]
+    }
+
+
+def _check_held(claims: Claims) -> None:
+    for name, path in claims.layout.named().items():
+        claims.part(name, path)
+
+
+def _volumes(claims: Claims, names: Iterable[str]) -> list[Parts]:
+    return [{"name": _volume_name(one), "persistentVolumeClaim": {"claimName": claims.held[one]}} for one in names]
+
+
+def _volume_name(name: str) -> str:
+    """Return the name of a claim's volume, which may hold no underscore."""
+    return setting(name).replace("_", "-")

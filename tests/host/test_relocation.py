@@ -1,0 +1,383 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A location is moved to another disk: killed anywhere, with somebody who writes, one whole copy is in use."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from relocation_lab import Lab, contents, fill
+
+from stowage_core import mounts
+from stowage_core.errors import PartlyFailed, Refusal, StowageError
+from stowage_core.relocation import recorded
+from stowage_core.relocation.comparison import compare, state_of
+from stowage_core.relocation.directories import opened_beneath
+from stowage_core.relocation.moving import BACK, STEPS
+from stowage_core.services.systemd_units import mount_unit
+
+FORWARD = STEPS[: STEPS.index("finished") + 1]
+SIZE = 320 << 20
+
+
+@pytest.fixture
+def lab(small_disk: Callable[..., Any], tmp_path: Path) -> Lab:
+    made = Lab(tmp_path, small_disk("ext4", 128 << 20).path, small_disk("xfs", SIZE).path)
+    fill(made.path)
+    return made
+
+
+def killed(step: str, work: Callable[[Callable[[str], None]], object]) -> None:
+    """Do some work in a child that kills itself at a step."""
+    pid = os.fork()
+    if pid == 0:
+
+        def kill(now: str) -> None:
+            if now == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            work(kill)
+        finally:
+            os._exit(1)
+    _pid, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{step} was not reached"
+
+
+def beneath(lab: Lab) -> dict[str, Any]:
+    """What is left at the old path, beneath what is mounted there."""
+    one = recorded.load(lab.places, "runs")
+    assert one is not None
+    with opened_beneath(one, mounts.read()) as fd:
+        return {name: os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode for name in os.listdir(fd)}
+
+
+def test_moved_with_everything_that_a_filesystem_can_hold(lab: Lab) -> None:
+    before = contents(lab.path)
+    steps: list[str] = []
+    lab.move(steps.append)
+    assert steps == list(FORWARD)
+    assert contents(lab.to) == before and contents(lab.path) == before, "by both names"
+    assert os.stat(lab.to / "ann/e/r/sparse").st_blocks * 512 < 1 << 20
+    assert os.path.samefile(lab.path, lab.to)
+    assert lab.stage == "finished" and not lab.held
+    assert f"STOWAGE_RUNS_ROOT={lab.to}\n" in Path(lab.places.environment).read_text()
+    one = recorded.load(lab.places, "runs")
+    assert one is not None and one.links == (f"ann/e/r/latest -> {lab.path}/ann/e/r/work/f1",)
+    assert os.stat(one.backup).st_mode & 0o777 == 0o600
+    assert lab.told == [
+        "daemon-reload",
+        f"enable -- {mount_unit(str(lab.path))}",
+    ]
+    (aside, mode) = beneath(lab).popitem()
+    assert aside.startswith(".stowage-moved-") and mode & 0o777 == 0o700
+    assert lab.path / "ann/e/r/latest" and (lab.path / "ann/e/r/latest").resolve(), "a stored absolute path works"
+
+
+@pytest.mark.parametrize("step", FORWARD)
+def test_killed_at_each_stage_with_somebody_who_writes(lab: Lab, step: str) -> None:
+    before = contents(lab.path)
+    with lab.writer() as told:
+        killed(step, lab.move)
+        assert contents(lab.path) == before, "one whole copy is in use"
+        lab.move()
+        written = told.read_bytes()
+    assert lab.stage == "finished" and not lab.held
+    assert contents(lab.path) == before == contents(lab.to)
+    assert (lab.to / "ann/e/r/log").read_bytes().startswith(written), "nothing that was written is lost"
+
+
+@pytest.mark.parametrize("step", [one for one in FORWARD if one not in ("finished",)])
+def test_as_after_a_boot(lab: Lab, step: str) -> None:
+    """What is mounted over the old path is gone, but for what a unit mounts."""
+    before = contents(lab.path)
+    killed(step, lab.move)
+    while os.path.ismount(lab.path):
+        subprocess.run(["umount", lab.path], check=True)
+    (unit,) = [*lab.units.iterdir(), None][:1]
+    if unit is not None:
+        subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+    assert contents(lab.path) == before
+    lab.move()
+    assert contents(lab.path) == before == contents(lab.to) and lab.stage == "finished"
+
+
+@pytest.mark.parametrize("step", [None, *BACK[:4]])
+def test_switched_back(lab: Lab, step: str | None) -> None:
+    before = contents(lab.path)
+    moving = lab.until_switched()
+    lab.lay_out(**moving.recorded().after)
+    (lab.path / "by a hook").touch()
+    if step is not None:
+        killed(step, lambda kill: lab.moving(kill).undo())
+    lab.moving().undo()
+    assert lab.held, "until the settings are those of before"
+    assert contents(lab.path) == before and not os.path.ismount(lab.path)
+    lab.lay_out(**moving.recorded().before)
+    lab.moving().give_up()
+    assert lab.stage == "undone" and not lab.held and not list(lab.units.iterdir())
+    (lab.path / "again").touch()
+    with pytest.raises(Refusal, match="is not empty: it holds the copy of the move that was undone"):
+        lab.planned()
+
+
+@pytest.mark.parametrize("step", FORWARD[: FORWARD.index("bound")])
+def test_given_up_after_it_was_killed(lab: Lab, step: str) -> None:
+    before = contents(lab.path)
+    killed(step, lab.move)
+    lab.moving().give_up()
+    assert lab.stage == "given up" and not lab.held
+    assert contents(lab.path) == before and not os.path.ismount(lab.path) and not list(lab.units.iterdir())
+    (lab.path / "meanwhile").write_text("and the location is in use")
+    (lab.path / "ann/e/r/work/f1").unlink()
+    now = contents(lab.path)
+    lab.move()
+    assert contents(lab.to) == now
+
+
+def test_somebody_who_does_not_end(lab: Lab) -> None:
+    with open(lab.path / "ann/e/r/log", "ab") as log, pytest.raises(PartlyFailed) as failed:
+        lab.until_switched(wait_s=0)
+    assert log.name in str(failed.value) or "in use after 0 s" in str(failed.value)
+    assert "it is given up: " in str(failed.value) and "jobs are not held" in str(failed.value)
+    assert lab.stage == "given up" and not lab.held and not os.path.ismount(lab.path)
+    lab.move()
+
+
+def test_another_way_to_write_keeps_it_from_being_closed(lab: Lab, tmp_path: Path) -> None:
+    """As a container has that was given the directory above."""
+    other = tmp_path / "other"
+    other.mkdir()
+    subprocess.run(["mount", "--bind", lab.root, other], check=True)
+    try:
+        with pytest.raises(PartlyFailed, match=f"it can still be written as {other}/runs"):
+            lab.until_switched(wait_s=0)
+    finally:
+        subprocess.run(["umount", other], check=True)
+
+
+def test_what_is_changed_although_it_was_closed_is_not_switched(lab: Lab) -> None:
+    moving = lab.moving()
+    moving.close(lab.planned(), 60)
+    moving.copy()
+    subprocess.run(["umount", lab.path], check=True)
+    (lab.path / "late").touch()
+    with pytest.raises(Refusal, match="its copy is not compared with it"):
+        moving.switch()
+    lab.move()
+    assert (lab.to / "late").exists()
+
+
+def test_a_copy_that_somebody_changed_is_not_copied_over(lab: Lab) -> None:
+    moving = lab.moving()
+    moving.close(lab.planned(), 60)
+    moving.copy()
+    (lab.to / "new").write_text("by somebody who was too early")
+    with pytest.raises(Refusal, match="was changed since it was compared"):
+        moving.switch()
+    moving.give_up()
+    with pytest.raises(PartlyFailed, match="was changed since it was compared"):
+        lab.move()
+    assert (lab.to / "new").exists()
+
+
+def test_caches_can_be_left_behind(lab: Lab, tmp_path: Path) -> None:
+    to = lab.to.parent / "cache"
+    to.mkdir()
+    (lab.root / "cache/hf/hub/model").write_text("weights")
+    (lab.root / "cache/a/b").mkdir(parents=True)
+    moving = lab.moving(location="cache")
+    moving.close(lab.planned("cache", to, copy=False), 60)
+    moving.copy()
+    moving.switch()
+    lab.lay_out(**moving.recorded().after)
+    moving.finish()
+    assert not (lab.root / "cache/hf/hub/model").exists()
+    assert (to / "hf/hub").is_dir(), "the layout has made its defaults anew"
+
+
+# -- Retiring
+
+
+def test_retired_and_forgotten(lab: Lab) -> None:
+    before = contents(lab.path)
+    lab.move()
+    moving = lab.moving()
+    with pytest.raises(Refusal, match=f"give the old path again, {lab.path}"):
+        moving.retire("runs")
+    with pytest.raises(Refusal, match="retire the old content first"):
+        moving.forget()
+    moving.retire(str(lab.path))
+    assert beneath(lab) == {} and lab.stage == "retired"
+    assert contents(lab.path) == before == contents(lab.to)
+    with pytest.raises(Refusal, match=r"is still named by the link .*latest -> "):
+        moving.forget()
+    (lab.to / "ann/e/r/latest").unlink()
+    with (lab.path / "ann/e/r/log").open(), pytest.raises(Refusal, match="something open by the old path"):
+        moving.forget()
+    moving.forget()
+    assert not lab.path.exists() and lab.stage == "forgotten" and not list(lab.units.iterdir())
+    moving.forget()
+    with pytest.raises(Refusal, match="put this into host_storage_overrides: runs: "):
+        lab.lay_out()
+    assert not lab.path.exists()
+
+
+@pytest.mark.parametrize("step", ["retiring", "deleting", "deleted", "retired"])
+def test_killed_while_it_is_deleted(lab: Lab, step: str) -> None:
+    before = contents(lab.path)
+    lab.move()
+    killed(step, lambda kill: lab.moving(kill).retire(str(lab.path)))
+    assert contents(lab.path) == before
+    lab.moving().retire(str(lab.path))
+    assert beneath(lab) == {} and contents(lab.path) == before == contents(lab.to)
+
+
+def refuse_to_delete(lab: Lab, rule: str) -> None:
+    with pytest.raises(StowageError, match=rule):
+        lab.moving().retire(str(lab.path))
+
+
+def test_nothing_is_deleted_when_anything_is_not_as_it_was(lab: Lab, tmp_path: Path) -> None:
+    lab.move()
+    one = recorded.load(lab.places, "runs")
+    assert one is not None
+    with opened_beneath(one, mounts.read()) as fd:
+        (aside,) = os.listdir(fd)
+        os.chdir(f"/proc/self/fd/{fd}")
+        try:
+            held = os.open(f"{aside}/ann/e/r/log", os.O_RDONLY)
+            new = os.open(f"{aside}/ann/new", os.O_CREAT | os.O_WRONLY)
+        finally:
+            os.chdir("/")
+        os.close(new)
+        refuse_to_delete(lab, "was changed since it was set aside")
+        os.unlink(f"/proc/self/fd/{fd}/{aside}/ann/new")
+    recorded.save(lab.places, replace(one, aside=_state(lab)))
+    refuse_to_delete(lab, "is in use: .*")
+    os.close(held)
+    subprocess.run(["umount", lab.path], check=True)
+    refuse_to_delete(lab, f"{lab.to} is to be mounted at {lab.path} and is not")
+    subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+    os.rename(lab.to, f"{lab.to}.away")
+    lab.to.mkdir()
+    refuse_to_delete(lab, "is to be mounted|is not the directory that it is moved to")
+    lab.to.rmdir()
+    os.rename(f"{lab.to}.away", lab.to)
+    lab.moving().retire(str(lab.path))
+
+
+def _state(lab: Lab) -> Any:
+    one = recorded.load(lab.places, "runs")
+    assert one is not None
+    with opened_beneath(one, mounts.read()) as fd:
+        return state_of(fd)
+
+
+def test_the_deletion_ends_when_the_new_directory_goes(lab: Lab) -> None:
+    lab.move()
+
+    def step(now: str) -> None:
+        if now == "retiring":
+            subprocess.run(["umount", lab.path], check=True)
+
+    with pytest.raises(StowageError, match="nothing more is deleted"):
+        lab.moving(step).retire(str(lab.path))
+
+
+# -- What is refused
+
+
+def test_refused_before_anything_is_changed(lab: Lab, small_disk: Callable[..., Any], tmp_path: Path) -> None:
+    disk = lab.to.parent
+
+    def refused(rule: str, location: str = "runs", to: Path = lab.to, **more: Any) -> None:
+        with pytest.raises(Refusal, match=rule):
+            lab.planned(location, to, **more)
+
+    refused("there is no location 'run'; did you mean runs", "run")
+    refused("does not exist", to=disk / "missing")
+    refused("is a mount point itself; name a directory below it", to=disk)
+    refused("only caches may be left behind", copy=False)
+    (lab.to / "x").touch()
+    refused("is not empty")
+    (lab.to / "x").unlink()
+    inside = lab.path / "ann"
+    refused("is inside .*, where runs is", to=inside)
+    refused("is the same|is inside|contains|is .*, where", to=lab.root / "state")
+    small = small_disk("ext4", 16 << 20)
+    (small.path / "runs").mkdir()
+    with open(lab.path / "large", "wb") as file:
+        file.write(b"x" * (20 << 20))
+    refused("are to be copied; name a directory on a larger", to=small.path / "runs")
+    (lab.path / "mnt").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", lab.path / "mnt"], check=True)
+    refused("something is mounted inside it")
+    subprocess.run(["umount", lab.path / "mnt"], check=True)
+    assert lab.stage == "" and not lab.held
+
+
+# -- The comparison
+
+
+def copied(lab: Lab) -> None:
+    subprocess.run(["rsync", "-aHAXS", "--modify-window=-1", f"{lab.path}/", f"{lab.to}/"], check=True)
+
+
+def changed_in_place(path: Path) -> None:
+    """Change a byte, and have size and time stay."""
+    status = os.stat(path)
+    with open(path, "r+b") as file:
+        first = file.read(1)
+        file.seek(0)
+        file.write(bytes([first[0] ^ 1]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda to: changed_in_place(to / "work/f9"), "work/f9: has another content in the copy"),
+        (lambda to: (to / "work/f9").unlink(), "f9: is missing in the copy"),
+        (lambda to: (to / "more").touch(), "more: is in the copy only"),
+        (lambda to: os.chmod(to / "work/f9", 0o600), "work/f9: mode 0644 is 0600 in the copy"),
+        (lambda to: os.chown(to / "work/f9", 7, 7), "work/f9: owner 0:0 is 7:7 in the copy"),
+        (lambda to: os.utime(to / "work/f9"), "work/f9: its time differs in the copy"),
+        (
+            lambda to: os.removexattr(to / "work/f4", "user.note"),
+            "f4: extended attribute user.note differs in the copy",
+        ),
+        (
+            lambda to: os.removexattr(to / "work/f5", "system.posix_acl_access"),
+            "f5: extended attribute system.posix_acl_access differs in the copy",
+        ),
+        (lambda to: os.truncate(to / "work/f9", 1), "f9: size 8793 is 1 in the copy"),
+        (
+            lambda to: subprocess.run(["cp", "-p", "--remove-destination", to / "work/f7", to / "hard"], check=True),
+            "is not one file with the same names in the copy",
+        ),
+        (
+            lambda to: ((to / "relative").unlink(), (to / "relative").symlink_to("work/f3")),
+            "relative: is a link to something else in the copy",
+        ),
+        (lambda to: ((to / "fifo").unlink(), (to / "fifo").touch()), "fifo: is of another type in the copy"),
+    ],
+)
+def test_every_difference_is_seen(lab: Lab, change: Callable[[Path], object], told: str) -> None:
+    copied(lab)
+    fds = [os.open(path, os.O_RDONLY) for path in (lab.path, lab.to)]
+    try:
+        assert compare(*fds, [str(lab.path)]).differences == []
+        change(lab.to / "ann/e/r")
+        found = compare(*fds, [str(lab.path)])
+    finally:
+        for fd in fds:
+            os.close(fd)
+    assert any(told in text for text in found.differences), found.differences
