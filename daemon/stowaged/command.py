@@ -38,14 +38,14 @@ from stowage_core.runs.drives import Source
 from stowage_core.runs.mounts import Worker
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import decimal
-from stowage_core.spans import lasting
+from stowage_core.spans import ago, lasting
 from stowage_core.trees import measure
 from stowage_core.trees.measure import Usage
 
 from . import declared, fill, gate_command, probe, settings, status, tier_command
 from .declared import DATA_LOCATION, Target
 from .leases import ended_path
-from .tables import Column, ago, table
+from .tables import Column, table
 from .version import VERSION
 
 OK, FAILED, FOUND = 0, 1, 3
@@ -447,9 +447,10 @@ def _lease_list(options: argparse.Namespace, places: Places) -> int:
     rows = []
     for pin in found:
         left = "held" if pin.is_held else f"{lasting(pin.left_s)} left to confirm it" if pin.left_s else "-"
-        drive = f"{pin.workspace}/{pin.drive}" + (f" [{pin.source}]" if pin.source else "")
         ended = pins.ended(places, pin) or "-"
-        rows.append([f"{printable(pin.run)}/{pin.number}", printable(pin.worker) or "-", drive, pin.mode, left, ended])
+        rows.append(
+            [f"{printable(pin.run)}/{pin.number}", printable(pin.worker) or "-", _leased(pin), pin.mode, left, ended]
+        )
     columns = (
         Column("Lease", shrinks=True),
         Column("Worker", shrinks=True, goes=1),
@@ -460,3 +461,9 @@ def _lease_list(options: argparse.Namespace, places: Places) -> int:
     )
     _print(table(columns, rows, _width()) if rows else ["no leases"])
     return OK
+
+
+def _leased(pin: pins.Pin) -> str:
+    if pin.volume:
+        return printable(f"volume {os.path.join(pin.volume, pin.sub_path)}").rstrip("/")
+    return f"{pin.workspace}/{pin.drive}" + (f" [{pin.source}]" if pin.source else "")

@@ -17,14 +17,14 @@ from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
-from stowage_core.spans import lasting
+from stowage_core.spans import ago, lasting
 from stowage_core.tiers.declared import tier_name
 from stowage_core.tiers.files_eviction import files_text as files
 
 from . import sections
 from .eviction_decision import FAILED, HALTED, SHORT
 from .runs import LARGEST
-from .tables import Column, ago, copies, percent, table, wrapped
+from .tables import Column, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
 
@@ -63,6 +63,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
         ("Drives", _drives(state, width, now)),
         ("Network mounts", _network_mounts(state, width)),
         ("Tiers", tiers(state.get("tiers", {}), width, now) + _tier_evictions(state, width)),
+        ("Volumes", _volumes(state, width)),
         ("Copies", _copies(state, width, now)),
         ("Fills", _fills(state, width, now)),
         ("Workers", _workers(state, width)),
@@ -291,6 +292,32 @@ def _tier_evictions(state: State, width: int | None) -> list[str]:
             size = decimal(one["evicted_bytes"])
             text = f"{name}: {files(one['evicted_files'])} removed since the host was started, {size}"
             lines += wrapped(text, width)
+    return lines
+
+
+def _volumes(state: State, width: int | None) -> list[str]:
+    """Return whether each volume is there, and how many workers have something of it."""
+    found = state.get("volumes", {}).get("volumes", [])
+    users = state.get("leases", {}).get("volumes_used_by", {})
+    rows = [
+        [
+            one["volume"],
+            printable(one["path"]),
+            f"{len(users.get(one['volume'], []))}",
+            "ok" if one["available"] else "unavailable" if one["answers"] else "no answer",
+        ]
+        for one in found
+    ]
+    columns = (
+        Column("Volume", shrinks=True),
+        Column("Path", shrinks=True, goes=1),
+        Column("Workers", right=True),
+        Column("State"),
+    )
+    lines = table(columns, rows, width) if rows else []
+    for one in found:
+        if one["reason"]:
+            lines += wrapped(f"! {one['volume']}: {printable(one['reason'])}", width)
     return lines
 
 

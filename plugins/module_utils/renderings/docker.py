@@ -15,11 +15,7 @@ from .containers import Container
 def arguments(container: Container) -> list[str]:
     """Return the arguments of ``docker run`` and ``podman run`` for the container of a run."""
     shares = [{"source": one.source, "target": one.target, "read_only": False} for one in container.shares]
-    environment = [f"{name}={value}" for name, value in container.environment.items()]
-    return [
-        *renderings.docker([*shares, *container.inputs]),
-        *(word for one in environment for word in ("--env", one)),
-    ]
+    return renderings.docker([*shares, *container.inputs], container.environment)
 
 
 def compose(layout: Layout, prefix: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import Refusal, quoted
@@ -15,11 +15,6 @@ from .claims import ROOT, Claims, setting
 from .containers import Container
 
 Parts = dict[str, Any]
-
-
-def variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the ``env`` of a container. Kubernetes expands ``$(NAME)`` in values, and ``$$`` is a dollar."""
-    return [{"name": name, "value": value.replace("$", "$$")} for name, value in environment.items()]
 
 
 def check_mount_path(path: str, name: str) -> str:
@@ -54,7 +49,7 @@ def job(container: Container, claims: Claims, nodes: int) -> Parts:
         "pod": {"volumes": [*volumes, *inputs["volumes"]]},
         "container": {
             "volumeMounts": [*mounts, *inputs["volumeMounts"]],
-            "env": variables(container.environment),
+            "env": renderings.variables(container.environment),
         },
         "demands": claims.demands(written, nodes),
     }
@@ -80,7 +75,7 @@ def platform(seen: Layout, claims: Claims, prefix: str) -> Parts:
         "pod": {"volumes": _volumes(claims, claims.held)},
         "container": {
             "volumeMounts": mounts,
-            "env": variables({**seen.settings(prefix), **claims.settings(prefix)}),
+            "env": renderings.variables({**seen.settings(prefix), **claims.settings(prefix)}),
         },
     }
 
