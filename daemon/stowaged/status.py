@@ -75,11 +75,10 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
 
 
 def _gate(state: State, width: int | None, now: float) -> list[str]:
-    """Return what holds jobs."""
+    """Return what holds all jobs; whose quota is exceeded is with the accounts."""
     lines = []
-    for hold in as_of(state["gate"], now).holds if "gate" in state else ():
-        whose = f" of {hold.user}" if hold.user else f" of team {hold.team}" if hold.team else ""
-        lines += wrapped(f"! Jobs{printable(whose)} are held: {hold.text}", width)
+    for hold in as_of(state["gate"], now).holding() if "gate" in state else ():
+        lines += wrapped(f"! Jobs are held: {hold.text}", width)
     return lines
 
 
