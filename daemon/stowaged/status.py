@@ -17,14 +17,14 @@ from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
-from stowage_core.spans import lasting
+from stowage_core.spans import ago, lasting
 from stowage_core.tiers.declared import tier_name
 from stowage_core.tiers.files_eviction import files_text as files
 
 from . import sections
 from .eviction_decision import FAILED, HALTED, SHORT
 from .runs import LARGEST
-from .tables import Column, ago, copies, percent, table, wrapped
+from .tables import Column, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
 
@@ -75,11 +75,10 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
 
 
 def _gate(state: State, width: int | None, now: float) -> list[str]:
-    """Return what holds jobs."""
+    """Return what holds all jobs; whose quota is exceeded is with the accounts."""
     lines = []
-    for hold in as_of(state["gate"], now).holds if "gate" in state else ():
-        whose = f" of {hold.user}" if hold.user else f" of team {hold.team}" if hold.team else ""
-        lines += wrapped(f"! Jobs{printable(whose)} are held: {hold.text}", width)
+    for hold in as_of(state["gate"], now).holding() if "gate" in state else ():
+        lines += wrapped(f"! Jobs are held: {hold.text}", width)
     return lines
 
 

@@ -22,6 +22,7 @@ from ansible_collections.stowage.host.plugins.module_utils.layout import environ
 from ansible_collections.stowage.host.plugins.module_utils.own_files import HEADER
 from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
 from ansible_collections.stowage.host.plugins.module_utils.renderings import kubernetes
+from ansible_collections.stowage.host.plugins.module_utils.runs import renderings
 from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import quote_word
 from ansible_collections.stowage.host.plugins.module_utils.tiers.declared import (
     Backend,
@@ -103,7 +104,7 @@ def _kubernetes(backend: Backend, group: MemberGroup, tier: Tier, rest_port: Any
             "volumes": [{"name": _VOLUME, "hostPath": {"path": path, "type": "Directory"}}],
         },
         "container": {
-            "env": kubernetes.variables(environment),
+            "env": renderings.variables(environment),
             "volumeMounts": [{"name": _VOLUME, "mountPath": path}],
             "lifecycle": {"preStop": {"exec": {"command": _sign_off(backend.grace_period, rest_port)}}},
         },

@@ -202,6 +202,12 @@ ansible_facts:
               description: Its size; null when it does not answer.
               type: int
               sample: 3838880382976
+            used_bytes:
+              description:
+                - What is taken on it, as C(df) shows it. With what is available to users it is less than the size where
+                  blocks are reserved for root. Null when it does not answer.
+              type: int
+              sample: 446812274688
             free_bytes:
               description: What is available to users; null when it does not answer.
               type: int
@@ -703,6 +709,18 @@ ansible_facts:
             aside: []
             removed: {full: 3}
             removed_bytes: 320000000000
+        events:
+          description:
+            - The last 20 events of the host, the oldest first, each with C(time), C(object), C(reason) and C(message).
+              Null when they cannot be read.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - time: 1764419800.5
+              object: drive/ml/hf-cache
+              reason: Evicted
+              message: "Copy removed from gpu-01: evicted: the disk it is on is nearly full"
         gate:
           description:
             - Whether the host takes new jobs (C(open)), and what holds all of them (C(holds)), as the module

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core import records
+from stowage_core import events, records
 from stowage_core.data_location import locations as data_locations
 from stowage_core.drives import recorded as drive_records
 from stowage_core.facts import objects
@@ -98,6 +98,7 @@ def test_a_bare_host(host: Host) -> None:
         "relocations": [],
         "leases": [],
         "eviction": None,
+        "events": [],
         "gate": {
             "open": False,
             "holds": [
@@ -348,6 +349,21 @@ def test_leases_and_the_daemon(host: Host) -> None:
     assert len(problems) == 1 and problems[0].startswith("pin r2/1: its record cannot be used")
     assert report["daemon"]["installed"] is True and report["daemon"]["running"] is True
     assert 7 <= report["daemon"]["last_cycle_age_s"] < 60
+
+
+def test_the_last_events(host: Host) -> None:
+    for number in range(25):
+        events.record(host.places, object="drive/ml/a", reason="Evicted", message=f"copy {number}\x1b[0m", copy="ml.a")
+    found = host.read()[0]["events"]
+    assert [one["message"] for one in found] == [f"copy {number}\\x1b[0m" for number in range(5, 25)]
+    assert set(found[0]) == {"time", "object", "reason", "message"} and found[0]["time"] > 0
+
+
+def test_events_that_cannot_be_read_are_not_known(host: Host) -> None:
+    os.makedirs(host.places.events)
+    report, problems = host.read()
+    assert report["events"] is None
+    assert problems == [f"{host.places.events}: Is a directory"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from .. import claims, records
+from .. import claims, events, records
 from ..copies import fills
 from ..data_location import locations as data_locations
 from ..data_location.locations import Contents, DataLocation
@@ -45,6 +45,8 @@ _OF_TIER = (
     *("buckets", "written_bytes", "keys", "full", "unaccounted_bytes", "filling", "settings_differ", "writable"),
 )
 """What the daemon knows of a tier."""
+_EVENTS = 20
+"""How many of the last events are told."""
 _MOST_ENTRIES = 50
 """How many users and teams are reported: a host may have thousands."""
 _UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
@@ -88,6 +90,7 @@ class Objects:
             "relocations": self._relocations(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
+            "events": self._events(),
             "gate": gate.read(self._places).to_json(),
             "daemon": self._daemon(),
         }
@@ -355,6 +358,17 @@ class Objects:
             "removed_bytes",
         )
         return {field: section.get(field) for field in fields} if section else None
+
+    def _events(self) -> list[Report] | None:
+        """Return the last events, the oldest first; None when they cannot be read."""
+        found = self._try(lambda: events.read(self._places, _EVENTS), None)
+        if found is None:
+            return None
+        fields = ("object", "reason", "message")
+        return [
+            {"time": one.get("time"), **{field: printable(str(one.get(field, ""))) for field in fields}}
+            for one in found
+        ]
 
     def _daemon(self) -> Report:
         """Return whether the daemon is installed and at work, and how long ago it ended a cycle since the start."""

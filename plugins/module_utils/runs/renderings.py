@@ -53,5 +53,10 @@ def kubernetes(
         volume_mounts.append(one)
     found = {"volumes": volumes, "volumeMounts": volume_mounts}
     if environment:
-        found["env"] = [{"name": name, "value": value} for name, value in environment.items()]
+        found["env"] = variables(environment)
     return found
+
+
+def variables(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the ``env`` of a container. Kubernetes expands ``$(NAME)`` in values, and ``$$`` is a dollar."""
+    return [{"name": name, "value": value.replace("$", "$$")} for name, value in environment.items()]
