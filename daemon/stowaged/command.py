@@ -38,49 +38,23 @@ from stowage_core.runs.drives import Source
 from stowage_core.runs.mounts import Worker
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import decimal
-from stowage_core.spans import lasting
+from stowage_core.spans import ago, lasting
 from stowage_core.trees import measure
 from stowage_core.trees.measure import Usage
 
 from . import declared, fill, gate_command, probe, settings, status, tier_command
 from .declared import DATA_LOCATION, Target
 from .leases import ended_path
-from .tables import Column, ago, table
+from .outcome import FAILED, FOUND, OK, fail, is_privileged, outcome
+from .tables import Column, table
 from .version import VERSION
-
-OK, FAILED, FOUND = 0, 1, 3
-_CAP_SYS_ADMIN = 21
 
 
 def main(arguments: Sequence[str], places: Places) -> int:
     options = _parser().parse_args(arguments)
-    # A log may not be able to show what a path holds: it is escaped rather than fatal.
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if options.needs_root and not is_privileged():
-        return _fail(f"{options.needs_root}: run it as root")
-    try:
-        result: int = options.run(options, places)
-        sys.stdout.flush()
-        return result
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has had enough, as with "| head"
-        return OK
-    except (StowageError, OSError) as error:
-        text = one_line(error)
-        denied = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
-        return _fail(text + ("; run it as root" if denied and not is_privileged() else ""))
-
-
-def is_privileged() -> bool:
-    """Return whether owner marks can be seen: to anybody else every directory looks as if it was nobody's."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as stream:
-        effective = next(line.split()[1] for line in stream if line.startswith("CapEff:"))
-    return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
-
-
-def _fail(text: str) -> int:
-    print(f"stowage: {text}", file=sys.stderr)
-    return FAILED
+        return fail(f"{options.needs_root}: run it as root")
+    return outcome(lambda: options.run(options, places))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     one = add("status", _status, "show what the daemon knows")
     one.add_argument("--json", action="store_true", help="as JSON")
     tier_command.add_options(add("tier", tier_command.run, "show the tiers of a backend, and judge whether it writes"))
-    gate_command.add_options(add("gate", gate_command.run, "say whether this host may take new jobs, and why not"))
+    gate_command.add_options(add("gate", gate_command.run, gate_command.DESCRIPTION))
     one = add("measure", _measure, "measure a directory, or everything declared, now")
     one.add_argument("path", nargs="?", help="a directory; without it locations, drives and copies of this host")
     one.add_argument("--json", action="store_true", help="as JSON")
@@ -447,9 +421,10 @@ def _lease_list(options: argparse.Namespace, places: Places) -> int:
     rows = []
     for pin in found:
         left = "held" if pin.is_held else f"{lasting(pin.left_s)} left to confirm it" if pin.left_s else "-"
-        drive = f"{pin.workspace}/{pin.drive}" + (f" [{pin.source}]" if pin.source else "")
         ended = pins.ended(places, pin) or "-"
-        rows.append([f"{printable(pin.run)}/{pin.number}", printable(pin.worker) or "-", drive, pin.mode, left, ended])
+        rows.append(
+            [f"{printable(pin.run)}/{pin.number}", printable(pin.worker) or "-", _leased(pin), pin.mode, left, ended]
+        )
     columns = (
         Column("Lease", shrinks=True),
         Column("Worker", shrinks=True, goes=1),
@@ -460,3 +435,9 @@ def _lease_list(options: argparse.Namespace, places: Places) -> int:
     )
     _print(table(columns, rows, _width()) if rows else ["no leases"])
     return OK
+
+
+def _leased(pin: pins.Pin) -> str:
+    if pin.volume:
+        return printable(f"volume {os.path.join(pin.volume, pin.sub_path)}").rstrip("/")
+    return f"{pin.workspace}/{pin.drive}" + (f" [{pin.source}]" if pin.source else "")

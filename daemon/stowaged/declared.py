@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What this host is declared to have: layout, data location, drives and tiers of KV-caches under /etc/stowage.
+"""What this host is declared to have under /etc/stowage: layout, data location, drives, tiers of KV-caches, volumes.
 
 The record of its network mounts is read with it, that of the tiers that it has claimed, and what is held.
 """
@@ -27,18 +27,21 @@ from stowage_core.places import Places
 from stowage_core.tiers import recorded as tier_records
 from stowage_core.tiers.declared import MOONCAKE, MemberGroup, Tier, tier_name
 from stowage_core.tiers.recorded import Claimed
+from stowage_core.volumes import recorded as volume_records
 
 DATA_LOCATION = "data-location"
 ROOT = "root"
+VOLUME = "volume/"
+"""How the objects of volumes begin."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A directory that the daemon asks after, and measures unless another host does."""
+    """A directory that the daemon asks after, and measures unless another host does or it is a volume."""
 
     object: str
-    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source), ``tier/chat/0``, ``data-location`` or, of
-    what is beneath the layout's root and in nothing of it, ``root``."""
+    """``location/runs``, ``drive/ml/imagenet/0`` (workspace, drive, source), ``tier/chat/0``, ``volume/models``,
+    ``data-location`` or, of what is beneath the layout's root and in nothing of it, ``root``."""
     path: str
     filesystem: FilesystemId | None = None
     """The filesystem that it was on when it was declared; None when that is not recorded."""
@@ -93,6 +96,13 @@ class Declared:
     """What holds jobs because somebody said so."""
     root: Target | None = None
     """The root of the layout, in which locations are: nobody asks after it, but what else is in it is measured."""
+    volumes: tuple[Target, ...] = ()
+    """Volumes are asked after, and not measured: they are others', and may be larger than anything here."""
+
+    @property
+    def asked(self) -> tuple[Target, ...]:
+        """Everything that is asked after."""
+        return (*self.targets, *self.volumes)
 
     @property
     def measured(self) -> tuple[Target, ...]:
@@ -126,6 +136,7 @@ def load(places: Places, host: str) -> Declared:
         tuple(tiers),
         tuple(holds.declared(places)),
         root,
+        tuple(_volumes(places)),
     )
 
 
@@ -140,7 +151,7 @@ def _network_mounts(places: Places) -> tuple[tuple[MountRecord, ...], str]:
 def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
     """Return what changes whenever one of the files that are read was replaced, so that the rest is not read again."""
     paths = [places.layout_json, places.data_location_json, places.former_locations_json]
-    paths += [places.tiers_json, places.tiers_found_json, places.holds_json]
+    paths += [places.tiers_json, places.tiers_found_json, places.volumes_json, places.holds_json]
     paths.append(network_records.mounts_path(places))
     paths += [drive_records.record_path(places, workspace) for workspace in drive_records.workspaces(places)]
     found = []
@@ -216,3 +227,11 @@ def _tiers(places: Places, claimed: Mapping[str, Claimed], host: str) -> list[Ho
 def _tier_target(tier: HostTier, claimed: Claimed | None) -> Target:
     identity = claimed.identity if claimed is not None and claimed.path == tier.path else ""
     return Target(tier.object, tier.path, claim=(tier.name, identity), buckets=tier.group.store == MOONCAKE)
+
+
+def _volumes(places: Places) -> list[Target]:
+    found = []
+    for name, one in sorted(volume_records.load(places).items()):
+        filesystem, point = (one.filesystem, one.mount_point) if one.require_mount else (None, None)
+        found.append(Target(f"{VOLUME}{name}", one.path, filesystem, point))
+    return found

@@ -31,6 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
         from . import use_service
 
         return use_service.main()
+    if program == "gate":
+        from . import gate_command
+
+        return gate_command.main(arguments[1:], places)
     from . import command
 
     return command.main(arguments, places)

@@ -19,7 +19,7 @@ from stowage_core.places import Places
 
 from . import credentials
 from .children import Children, Ending, Message
-from .declared import DATA_LOCATION, ROOT, Declared, Target
+from .declared import DATA_LOCATION, ROOT, VOLUME, Declared, Target
 from .hung import Hung
 from .last_measured import last_shares
 from .leases import Leases
@@ -282,7 +282,8 @@ class Figures:
         """Return each filesystem once, however many objects are on it."""
         found: dict[str, dict[str, Any]] = {}
         for name, answer in self._answers.items():
-            if "filesystem" in answer:
+            # Where volumes are is others' room, and no matter of this host's.
+            if "filesystem" in answer and not name.startswith(VOLUME):
                 one = found.setdefault(answer["filesystem"]["id"], {**answer["filesystem"], "objects": []})
                 one["objects"].append(name)
         return sorted(found.values(), key=lambda one: str(one["mountpoint"]))

@@ -8,16 +8,25 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Sequence
 
 from stowage_core.gate import holds, recorded
 from stowage_core.gate.recorded import Gate
 from stowage_core.places import Places
 
-from . import slurm_node
+from .outcome import FOUND, OK, outcome
 
-OK, FAILED, FOUND = 0, 1, 3
+DESCRIPTION = "say whether this host may take new jobs, and why not"
 RESTART_S = 15.0
 """How long a daemon may take to be back, before a node is drained because of it."""
+
+
+def main(arguments: Sequence[str], places: Places) -> int:
+    """Run it as a program of its own: schedulers ask often, and need not wait for all other commands to be loaded."""
+    parser = argparse.ArgumentParser(prog="stowage gate", description=DESCRIPTION)
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    return outcome(lambda: run(options, places))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +61,8 @@ def run(options: argparse.Namespace, places: Places) -> int:
 
 
 def _keep_node(places: Places) -> int:
+    from . import slurm_node  # nobody else needs it
+
     done = slurm_node.apply(slurm_node.name_of(os.environ), _settled(places).holding(), slurm_node.run_scontrol)
     if done:
         print(done)

@@ -24,7 +24,7 @@ def record_path(places: Places, target: str) -> str:
     """Return where the last complete measurement of a target is kept, by its object's name."""
     kind, _slash, name = target.partition("/")
     directory = places.sources_dir if kind == "drive" else places.locations_dir
-    name = target if kind == "tier" else name or kind  # a location may not be taken for it
+    name = target if kind in ("tier", "volume") else name or kind  # a location may not be taken for it
     return os.path.join(directory, name.replace("/", ".") + ".json")
 
 

@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The leases of this host: which copies they hold, who uses which drive, and that ended ones are let go.
+"""The leases of this host: which copies they hold, who uses which drive or volume, and that ended ones are let go.
 
 The daemon may neither mount nor unmount. Where leases have ended it leaves a file, on which the service manager starts
 ``stowage lease expire``.
@@ -124,4 +124,5 @@ class Leases:
         return {
             **{state: sum(1 for pin in found if pin.state == state) for state in (RESERVED, LEASED)},
             "used_by": {f"{workspace}/{drive}": workers for (workspace, drive), workers in users.items()},
+            "volumes_used_by": pins.users_of_volumes(found),
         }

@@ -66,6 +66,11 @@ class _Walked:
         return self.target.object == ROOT
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nobody wants to know more than how much is in it."""
+        return self.sharing is None and not self.rest
+
+    @property
     def hides(self) -> bool:
         """Whether what is in it is no rest of what is around: the source of a drive is, for it may lie anywhere."""
         return self.target.object.startswith(("location/", "tier/"))
@@ -122,19 +127,19 @@ class Measuring:
             parts: list[Part] = []
             for length in range(len(names) + 1):
                 for one in inside.get(names[:length], ()):
-                    if length == len(names) and (one is not outer or one.rest):
+                    if length == len(names):
                         parts.append(Part(functools.partial(take, one), rest=one.rest, hides=one.hides))
                     if one.sharing is not None:
                         parts.extend(one.sharing.begins(names[length:], directory))
             return parts
 
         try:
-            alone = deepest == 0 and outer.sharing is None and not outer.rest and len(inside[()]) == 1
-            usage = _ENGINE.measure(fd) if alone else measure_parts(fd, begins, deepest, _PACE)
+            if deepest == 0 and inside[()] == [outer] and outer.is_plain:
+                take(outer, _ENGINE.measure(fd))
+            else:
+                measure_parts(fd, begins, deepest, _PACE)
         finally:
             os.close(fd)
-        if not outer.rest:
-            take(outer, usage)
         return counted
 
     def _walked(self, target: Target, filesystem: FilesystemId, send: Send) -> _Walked:

@@ -276,6 +276,11 @@ def _tier_evictions(section: Section) -> list[Metric]:
     return [*counters, blocked, *_gauges(tiers, _TIER_LABELS, planned)]
 
 
+def _volumes(section: Section) -> list[Metric]:
+    text = "1 while a volume is there, on the filesystem that it was registered on."
+    return _gauges(section["volumes"], ("volume",), (("stowage_volume_available", "available", text),))
+
+
 def _copies(section: Section) -> list[Metric]:
     return _gauges(
         section["copies"],
@@ -369,6 +374,7 @@ _FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
     "network_mounts": _network_mounts,
     "tiers": _tiers,
     "tier_evictions": _tier_evictions,
+    "volumes": _volumes,
     "copies": _copies,
     "evictions": _evictions,
     "fills": _fills,

@@ -21,6 +21,7 @@ NAMES = (
     "network_mounts",
     "tiers",
     "tier_evictions",
+    "volumes",
     "copies",
     "evictions",
     "fills",

@@ -40,6 +40,7 @@ from .settings import Settings
 from .tier_evicting import TierEvicting
 from .tiers import Tiers
 from .version import VERSION
+from .volumes import Volumes
 from .writer import Writer
 
 STOP_S = 0.5
@@ -110,6 +111,7 @@ class Service:
         self._fillings = Fillings(places, say)
         self._network = NetworkMounts(children, self._hung, self._sections, say)
         self._writer = Writer(children, say)
+        self._volumes = Volumes(places, self._sections, self._writer)
         self._accounting = Accounting(places, self._sections, self._writer, say)
         self._gate = Gate(places, self._sections, self._writer, say)
         self._tiers = Tiers(places, children, self._figures, self._sections, self._writer, say)
@@ -215,7 +217,7 @@ class Service:
         self._fillings.look()
         self._network.look(self._declared.network_mounts, self._declared.network_error, table)
         self._prober.start(
-            self._declared.targets,
+            self._declared.asked,
             self._declared.data_location,
             table,
             lambda answers: self._answered(answers, table),
@@ -232,6 +234,7 @@ class Service:
         self._figures.measure_when_due(table, self._settings)
         self._tiers.look(self._declared.tiers, self._settings.scan_interval_s)
         self._tier_evicting.look(self._declared.tiers, self._settings)
+        self._volumes.look(self._declared.volumes, answers)
         self._publish()
         if not self._ready:
             self._ready = True

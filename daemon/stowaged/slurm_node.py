@@ -21,6 +21,8 @@ from stowage_core.errors import Refusal, StowageError, printable
 from stowage_core.gate.judgement import Hold, without_figures
 
 PREFIX = "stowage: "
+RELEASED = "taken into service by stowage"
+"""What replaces our reason: Slurm may keep it, and if it drained the node itself later that would look like ours."""
 LIMIT_S = 10.0
 """How long one call of scontrol may take: slurmd ends the whole health check after a minute."""
 _NAME_VARIABLE = "SLURMD_NODENAME"
@@ -64,7 +66,7 @@ def change(node: Node, holding: Sequence[Hold]) -> list[str]:
     """Return what is to be updated of a node, nothing when it is as it should be or not ours to change."""
     wanted = PREFIX + "; ".join(hold.text for hold in holding)
     if not holding:
-        return ["State=UNDRAIN"] if node.is_ours else []
+        return ["State=UNDRAIN", f"Reason={RELEASED}"] if node.is_ours else []
     if not node.flags & _OUT_OF_SERVICE:
         return ["State=DRAIN", f"Reason={wanted}"]
     if node.is_ours and without_figures(node.reason) != without_figures(wanted):
@@ -89,7 +91,7 @@ def apply(name: str, holding: Sequence[Hold], scontrol: Scontrol) -> str:
     scontrol(["update", f"NodeName={name}", *changes])
     if not holding:
         return f"node {name}: takes jobs again"
-    before = f"; its reason was: {node.reason}" if node.reason and not node.is_ours else ""
+    before = f"; its reason was: {node.reason}" if node.reason and not node.is_ours and node.reason != RELEASED else ""
     return f"node {name}: drained: {'; '.join(hold.text for hold in holding)}{before}"
 
 

@@ -10,21 +10,21 @@ from typing import Any
 
 from stowage_core import records
 from stowage_core.accounting.exceeded import exceeded_text
-from stowage_core.accounting.totals import UNMEASURED
+from stowage_core.accounting.totals import KINDS, UNMEASURED
 from stowage_core.errors import printable
 from stowage_core.gate.recorded import as_of
 from stowage_core.network_mounts.records import BOUND
 from stowage_core.places import Places
 from stowage_core.services import daemon_cycle
 from stowage_core.sizes import Space, decimal
-from stowage_core.spans import lasting
+from stowage_core.spans import ago, lasting
 from stowage_core.tiers.declared import tier_name
 from stowage_core.tiers.files_eviction import files_text as files
 
 from . import sections
 from .eviction_decision import FAILED, HALTED, SHORT
 from .runs import LARGEST
-from .tables import Column, ago, copies, percent, table, wrapped
+from .tables import Column, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
 
@@ -63,6 +63,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
         ("Drives", _drives(state, width, now)),
         ("Network mounts", _network_mounts(state, width)),
         ("Tiers", tiers(state.get("tiers", {}), width, now) + _tier_evictions(state, width)),
+        ("Volumes", _volumes(state, width)),
         ("Copies", _copies(state, width, now)),
         ("Fills", _fills(state, width, now)),
         ("Workers", _workers(state, width)),
@@ -74,11 +75,10 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
 
 
 def _gate(state: State, width: int | None, now: float) -> list[str]:
-    """Return what holds jobs."""
+    """Return what holds all jobs; whose quota is exceeded is with the accounts."""
     lines = []
-    for hold in as_of(state["gate"], now).holds if "gate" in state else ():
-        whose = f" of {hold.user}" if hold.user else f" of team {hold.team}" if hold.team else ""
-        lines += wrapped(f"! Jobs{printable(whose)} are held: {hold.text}", width)
+    for hold in as_of(state["gate"], now).holding() if "gate" in state else ():
+        lines += wrapped(f"! Jobs are held: {hold.text}", width)
     return lines
 
 
@@ -294,6 +294,32 @@ def _tier_evictions(state: State, width: int | None) -> list[str]:
     return lines
 
 
+def _volumes(state: State, width: int | None) -> list[str]:
+    """Return whether each volume is there, and how many workers have something of it."""
+    found = state.get("volumes", {}).get("volumes", [])
+    users = state.get("leases", {}).get("volumes_used_by", {})
+    rows = [
+        [
+            one["volume"],
+            printable(one["path"]),
+            f"{len(users.get(one['volume'], []))}",
+            "ok" if one["available"] else "unavailable" if one["answers"] else "no answer",
+        ]
+        for one in found
+    ]
+    columns = (
+        Column("Volume", shrinks=True),
+        Column("Path", shrinks=True, goes=1),
+        Column("Workers", right=True),
+        Column("State"),
+    )
+    lines = table(columns, rows, width) if rows else []
+    for one in found:
+        if one["reason"]:
+            lines += wrapped(f"! {one['volume']}: {printable(one['reason'])}", width)
+    return lines
+
+
 def _runs(state: State, width: int | None, now: float) -> list[str]:
     """Return how many runs there are, and the largest."""
     locations = state.get("locations", {}).get("locations", [])
@@ -324,7 +350,8 @@ def _accounts(state: State, width: int | None, now: float) -> list[str]:
         return []
     lines = []
     if section["tracked_bytes"] is not None:
-        kinds = [f"{kind} {decimal(size)}" for kind, size in section["tracked"].items() if size is not None]
+        sizes = [(kind, section["tracked"].get(kind)) for kind in KINDS]
+        kinds = [f"{kind} {decimal(size)}" for kind, size in sizes if size is not None]
         lines += wrapped(f"{decimal(section['tracked_bytes'])} in all: {', '.join(kinds)}", width)
     for kind in ("user", "team"):
         lines += _largest(kind, section[f"{kind}s"], width)

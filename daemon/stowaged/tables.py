@@ -9,8 +9,6 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stowage_core.spans import lasting
-
 _GAP = 2
 _READABLE = 16
 """Columns are left out before a name or path becomes shorter than this."""
@@ -80,13 +78,6 @@ def _cell(text: str, room: int, column: Column) -> str:
     text = shortened(text, room) if column.shrinks else text
     padding = " " * (room - width_of(text))
     return padding + text if column.right else text + padding
-
-
-def ago(seconds: float | None) -> str:
-    """Return a time in the past in words; None is never."""
-    if seconds is None:
-        return "never"
-    return f"{lasting(max(0.0, seconds))} ago"
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

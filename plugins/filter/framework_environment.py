@@ -24,7 +24,7 @@ def framework_environment(value: Any, root: Any = "") -> dict[str, str]:
     """
     try:
         layout, prefix, _protected = layouts.read(value)
-        return framework_caches.environment(rebase(layout, root) if root else layout, prefix)
+        return framework_caches.environment(rebase(layout, root), prefix)
     except StowageError as error:
         raise AnsibleFilterError(f"framework_environment: {error}") from error
 

@@ -11,11 +11,18 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, did_you_mean, quoted
+from ansible_collections.stowage.host.plugins.module_utils.errors import (
+    Refusal,
+    StowageError,
+    check_choice,
+    did_you_mean,
+    quoted,
+)
 from ansible_collections.stowage.host.plugins.module_utils.layout import environment_file
 from ansible_collections.stowage.host.plugins.module_utils.own_files import HEADER
 from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
 from ansible_collections.stowage.host.plugins.module_utils.renderings import kubernetes
+from ansible_collections.stowage.host.plugins.module_utils.runs import renderings
 from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import quote_word
 from ansible_collections.stowage.host.plugins.module_utils.tiers.declared import (
     Backend,
@@ -52,10 +59,7 @@ def render(
     :param environment_path: the environment file that a systemd service reads
     """
     try:
-        if target not in TARGETS:
-            raise Refusal(
-                "target", f"{target!r} is not one of {', '.join(TARGETS)}", did_you_mean(str(target), TARGETS)
-            )
+        check_choice(target, "target", TARGETS)
         found = _backend(read_backends(backends, "the input"), backend)
         check_floors(found)
         group, tier = _group(found, position)
@@ -100,7 +104,7 @@ def _kubernetes(backend: Backend, group: MemberGroup, tier: Tier, rest_port: Any
             "volumes": [{"name": _VOLUME, "hostPath": {"path": path, "type": "Directory"}}],
         },
         "container": {
-            "env": kubernetes.variables(environment),
+            "env": renderings.variables(environment),
             "volumeMounts": [{"name": _VOLUME, "mountPath": path}],
             "lifecycle": {"preStop": {"exec": {"command": _sign_off(backend.grace_period, rest_port)}}},
         },

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, did_you_mean
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, check_choice
 from ansible_collections.stowage.host.plugins.module_utils.renderings import docker, kubernetes
 from ansible_collections.stowage.host.plugins.module_utils.renderings.claims import Claims
 from ansible_collections.stowage.host.plugins.module_utils.renderings.rebasing import rebase
@@ -28,17 +28,14 @@ def render_platform(value: Any, target: Any, root: Any = "", claim: Any = "", cl
     :param claims: those of single locations, by their settings
     """
     try:
-        if target not in TARGETS:
-            raise Refusal(
-                "target", f"{target!r} is not one of {', '.join(TARGETS)}", did_you_mean(str(target), TARGETS)
-            )
+        check_choice(target, "target", TARGETS)
         layout, prefix, _protected = layouts.read(value)
         if target == "compose":
             for name, given in (("root", root), ("claim", claim), ("claims", claims)):
                 if given:
                     raise Refusal(name, "containers of this host have the paths of the host", "leave it out")
             return docker.compose(layout, prefix)
-        seen = rebase(layout, root) if root else layout
+        seen = rebase(layout, root)
         held = Claims.read(layout, claim, claims, None)
         if target == "settings":
             return {**seen.settings(prefix), **held.settings(prefix)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, did_you_mean
+from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, check_choice
 from ansible_collections.stowage.host.plugins.module_utils.renderings import docker, kubernetes
 from ansible_collections.stowage.host.plugins.module_utils.renderings.claims import Claims
 from ansible_collections.stowage.host.plugins.module_utils.renderings.containers import container
@@ -44,10 +44,7 @@ def render_run(
     :param nodes: how many nodes the job is on
     """
     try:
-        if target not in TARGETS:
-            raise Refusal(
-                "target", f"{target!r} is not one of {', '.join(TARGETS)}", did_you_mean(str(target), TARGETS)
-            )
+        check_choice(target, "target", TARGETS)
         layout, prefix, protected = layouts.read(value)
         of_kubernetes = {"claim": claim, "claims": claims, "access_modes": access_modes, "nodes": nodes != 1}
         _check_of_target(target, root, inputs, of_kubernetes)

@@ -26,6 +26,7 @@ from .owner import Registry, entry_of, is_seen, read_mark
 from .paths import resolve
 from .places import Places
 from .syscalls import DIRECTORY, NO_DIRECTORY, filesystem_uuid, mount_id, open_beneath
+from .volumes import recorded as volumes
 
 Entry = Mapping[str, Any]
 
@@ -194,12 +195,21 @@ def of_stowage(places: Places, entries: Mapping[str, Entry], unseen: Collection[
 
 
 def of_layout(places: Places) -> dict[str, str]:
-    """Return the locations of the storage layout and its volume root."""
+    """Return the locations of the storage layout, its volume root, and the volumes that are registered."""
     layout = records.read(places.layout_json) or {}
-    taken = {location["path"]: f"the storage layout's {name}" for name, location in layout.get("locations", {}).items()}
-    if layout.get("volume_root"):
-        taken[layout["volume_root"]] = "the volume root"
-    return taken
+    taken = {layout["volume_root"]: "the volume root"} if layout.get("volume_root") else {}
+    return {**of_volumes(places), **of_locations(places), **taken}
+
+
+def of_locations(places: Places) -> dict[str, str]:
+    """Return the locations of the storage layout."""
+    layout = records.read(places.layout_json) or {}
+    return {location["path"]: f"the storage layout's {name}" for name, location in layout.get("locations", {}).items()}
+
+
+def of_volumes(places: Places) -> dict[str, str]:
+    """Return the volumes, which may lead out of the volume root over a link."""
+    return {volume.path: f"the {volume.described}" for volume in volumes.load(places).values()}
 
 
 def of_drives(places: Places, host: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -71,6 +71,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     matches = difflib.get_close_matches(name[:80].lower(), list(by_lower), n=1)
     return f"did you mean {by_lower[matches[0]]}?" if matches else ""
+
+
+def check_choice(value: Any, name: str, choices: Sequence[str]) -> str:
+    """Return *value* when it is one of *choices*, or refuse it."""
+    for choice in choices:
+        if value == choice:
+            return choice
+    raise Refusal(name, f"{value!r} is not one of {', '.join(choices)}", did_you_mean(str(value), choices))
 
 
 def _escaped(char: str) -> str:

@@ -80,6 +80,11 @@ class Places:
         return os.path.join(self.var, "sources")
 
     @property
+    def volumes_json(self) -> str:
+        """The volumes that are registered, and who may read which part of them."""
+        return os.path.join(self.etc, "volumes.json")
+
+    @property
     def tiers_json(self) -> str:
         """The KV-cache backends, as declared."""
         return os.path.join(self.etc, "tiers.json")

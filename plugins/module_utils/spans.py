@@ -6,6 +6,13 @@
 from __future__ import annotations
 
 
+def ago(seconds: float | None) -> str:
+    """Return a time in the past in words; None is never."""
+    if seconds is None:
+        return "never"
+    return f"{lasting(max(0.0, seconds))} ago"
+
+
 def lasting(seconds: float) -> str:
     """Return a span of time in words."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):

@@ -2,13 +2,13 @@
 # Copyright: Stowage contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prepare, bind and release the drives of a worker of a run on a host."""
+"""Prepare, bind and release the drives and volumes of a worker of a run on a host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: drive_mount
-short_description: Prepare, bind or release the drives of a worker of a run on a host
+short_description: Prepare, bind or release the drives and volumes of a worker of a run on a host
 version_added: "0.1.0"
 author: Stowage contributors (@stowage)
 description:
@@ -19,6 +19,9 @@ description:
   - A copy of a placed drive is made when it is first used, scratch when it is missing. Each drive is a bind mount below
     C(/run/stowage/pins/), without set-id programs and devices; nothing else is to be given to the worker. As long as it
     is there, a copy is not evicted.
+  - With O(volumes_of) the worker also has what of this host's volumes is granted to that run, read-only, at
+    C($VOLUMES_DIR). That follows from the run's user and the team that it was stamped with, never from what is asked
+    for. Volumes are leased, bound and released like drives.
   - A sub_path is opened without following symbolic links. In the path of a source, those are followed that root alone
     could have put there; scratch is under none at all.
   - The mounts are reserved at first. They lapse unless they are bound to the processes of the worker
@@ -47,7 +50,7 @@ options:
     default: ""
   workspace:
     description:
-      - The workspace of the run. Required with O(state=prepared).
+      - The workspace of the run. Required with O(state=prepared), unless O(datavolume_refs) is an empty list.
     type: str
   host_name:
     description:
@@ -62,6 +65,26 @@ options:
       - Required with O(state=prepared). An empty list is a worker without drives, and releases those that it has. A
         blank text is refused.
     type: raw
+  volumes_of:
+    description:
+      - The run, as C(user/experiment/run_id), whose volumes the worker is to have. Its directory must be there. Only
+        with O(state=prepared).
+      - Without it the worker has no volumes afterwards. Those that it had are released, or refused while something
+        uses them. A blank one is refused.
+    type: str
+  volumes:
+    description:
+      - The volumes, by name, of which the worker is to have what is granted to the run. One that does not exist, is not
+        granted or is not there is refused.
+      - When left out, they are all that are granted. What is not there now is left out, see RV(volumes_left_out).
+      - Only with O(volumes_of).
+    type: list
+    elements: str
+  volumes_dir:
+    description:
+      - Where the worker has its volumes, each in a directory of its name; C(/volumes) when left out. Only with
+        O(volumes_of).
+    type: str
   confirm_within:
     description:
       - For how many seconds the mounts are reserved, 3600 when left out. The same again begins anew. Only with
@@ -116,6 +139,14 @@ EXAMPLES = r"""
     timeout: 60
   register: prepared
 
+- name: Prepare a worker of a run with the volumes that it is granted, and no drives
+  stowage.host.drive_mount:
+    host_name: "{{ inventory_hostname }}"
+    run: finetune-3
+    worker: w1
+    datavolume_refs: []
+    volumes_of: ann/finetune/3
+
 - name: Start the worker
   ansible.builtin.command:
     argv: "{{ ['docker', 'run', '--detach', '--name', 'finetune-3-w0'] + prepared.docker + ['pytorch/pytorch'] }}"
@@ -156,7 +187,8 @@ actions:
   sample: ["make the copy vision.hf-cache", "mount drive hf-cache at /root/.cache/huggingface, ReadWrite"]
 mounts:
   description:
-    - The mounts that the worker is to be given, in the order of the drives. Empty as long as something is waited for.
+    - The mounts that the worker is to be given, in the order of the drives, then of the volumes by name. Empty as long
+      as something is waited for.
     - In check mode they are those that it would be given, and not there.
   returned: success, with O(state=prepared)
   type: list
@@ -172,17 +204,36 @@ mounts:
       description: Whether the worker may only read; it could not write anyway.
       type: bool
     drive:
-      description: The drive.
+      description: The drive. Not there for a volume.
       type: str
     source_index:
-      description: Which source of the drive it is.
+      description: Which source of the drive it is. Not there for a volume.
       type: int
+    volume:
+      description: The volume. Not there for a drive.
+      type: str
+    sub_path:
+      description: The folder of the volume, empty for all of it. Not there for a drive.
+      type: str
   sample:
     - source: /run/stowage/pins/finetune-3/1
       target: /data
       read_only: true
       drive: imagenet
       source_index: 0
+environment:
+  description: What the worker is to have in its environment, C(VOLUMES_DIR) with O(volumes_of).
+  returned: success, with O(state=prepared)
+  type: dict
+  sample: {VOLUMES_DIR: /volumes}
+volumes_left_out:
+  description:
+    - What of volumes is granted to the run and is not there now, and why, a line each. The worker is to start without
+      it, and keeps what it has of it already.
+  returned: success, with O(state=prepared)
+  type: list
+  elements: str
+  sample: ["volume models: /srv/volumes/models was on the mount at /srv/volumes/models, and nothing is mounted there"]
 docker:
   description: The same as arguments of C(docker run) and C(podman run).
   returned: success, with O(state=prepared)
@@ -190,7 +241,7 @@ docker:
   elements: str
   sample: [--mount, "type=bind,source=/run/stowage/pins/finetune-3/1,target=/data,readonly"]
 kubernetes:
-  description: The same as C(volumes) of a pod on this host, and C(volumeMounts) of its container.
+  description: The same as C(volumes) of a pod on this host, and C(volumeMounts) and C(env) of its container.
   returned: success, with O(state=prepared)
   type: dict
   sample:
@@ -208,7 +259,8 @@ waiting:
   sample: ["Waiting for drive model-llama to be filled on gpu-01"]
 held:
   description:
-    - The drives that the worker had leases of on this host before, whether or not they are asked for.
+    - The drives that the worker had leases of on this host before, whether or not they are asked for; also volumes, as
+      V(volume NAME).
   returned: success, with O(state=prepared)
   type: list
   elements: str
@@ -240,10 +292,14 @@ from ansible_collections.stowage.host.plugins.module_utils.runs import mounts as
 from ansible_collections.stowage.host.plugins.module_utils.runs import pins
 from ansible_collections.stowage.host.plugins.module_utils.runs import renderings as mount_renderings
 from ansible_collections.stowage.host.plugins.module_utils.runs.mounts import Preparation, Worker
+from ansible_collections.stowage.host.plugins.module_utils.runs.pins import Pin
 from ansible_collections.stowage.host.plugins.module_utils.services import daemon_cycle
+from ansible_collections.stowage.host.plugins.module_utils.volumes import stamped
+from ansible_collections.stowage.host.plugins.module_utils.volumes.given import VARIABLE, Given, given
 
 _PAUSE_S = 2.0
 _CONFIRM_WITHIN_S = 3600
+_VOLUMES_DIR = "/volumes"
 _NO_DAEMON = (
     "stowaged is not at work on this host: no reservation lapses, no lease ends by itself and no copy is evicted until"
     " it is; roll the daemon out, or start it"
@@ -253,6 +309,9 @@ _OF_STATE = {
     "workspace": "prepared",
     "host_name": "prepared",
     "datavolume_refs": "prepared",
+    "volumes_of": "prepared",
+    "volumes": "prepared",
+    "volumes_dir": "prepared",
     "confirm_within": "prepared",
     "cgroup": "confirmed",
     "pid": "confirmed",
@@ -268,6 +327,9 @@ ARGUMENT_SPEC = {
     "workspace": {"type": "str"},
     "host_name": {"type": "str"},
     "datavolume_refs": {"type": "raw"},
+    "volumes_of": {"type": "str"},
+    "volumes": {"type": "list", "elements": "str"},
+    "volumes_dir": {"type": "str"},
     "confirm_within": {"type": "int"},
     "cgroup": {"type": "str"},
     "pid": {"type": "int"},
@@ -320,14 +382,23 @@ def _prepare(
         if code:
             raise StowageError(f"{unit}: {' '.join(error.split())}; see systemctl status {unit}")
 
-    workspace = check_name(params["workspace"], "workspace")
     host_name.check(places, params["host_name"])
-    host_name.check_declared(places, workspace, params["host_name"])
     refs = drive_refs.read(params["datavolume_refs"])
-    held = sorted({pin.drive for pin in worker.of_it(pins.of_run(places, worker.run)) if not pins.stale(pin)})
+    workspace = params["workspace"] or ""
+    if workspace or refs:
+        check_name(workspace, "workspace")
+        host_name.check_declared(places, workspace, params["host_name"])
+    volumes_dir = params["volumes_dir"] or _VOLUMES_DIR
+    held = sorted({_leased(pin) for pin in worker.of_it(pins.of_run(places, worker.run)) if not pins.stale(pin)})
     end = time.monotonic() + timeout
     while True:
-        preparation = Preparation.of(places, params["host_name"], workspace, worker, refs, start)
+        volumes = Given()
+        if params["volumes_of"] is not None:
+            whose = stamped.whose(places, params["volumes_of"])
+            volumes = given(places, whose, params["volumes"], volumes_dir)
+        preparation = Preparation.of(
+            places, params["host_name"], workspace, worker, refs, start, volumes.folders, volumes.kept
+        )
         outcome = preparation.run(seconds, differences)
         left = end - time.monotonic()
         if not outcome.waiting or left <= 0 or module.check_mode:
@@ -336,22 +407,32 @@ def _prepare(
     found, problems = pins.readable(places)
     for problem in problems:
         module.warn(str(problem))
+    for text in volumes.left_out:
+        module.warn(f"the run is granted this, and the worker is to start without it: {text}")
     users = pins.used_by(found)
+    environment = {VARIABLE: volumes_dir} if params["volumes_of"] is not None else {}
     return {
         "mounts": outcome.mounts,
-        "docker": mount_renderings.docker(outcome.mounts),
-        "kubernetes": mount_renderings.kubernetes(outcome.mounts),
+        "environment": environment,
+        "volumes_left_out": list(volumes.left_out),
+        "docker": mount_renderings.docker(outcome.mounts, environment),
+        "kubernetes": mount_renderings.kubernetes(outcome.mounts, environment),
         "waiting": outcome.waiting,
         "held": held,
         "used_by": {ref.name: users.get((workspace, ref.name), []) for ref in refs},
     }
 
 
+def _leased(pin: Pin) -> str:
+    return f"volume {pin.volume}" if pin.volume else pin.drive
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec=ARGUMENT_SPEC,
         supports_check_mode=True,
-        required_if=[("state", "prepared", ["workspace", "host_name", "datavolume_refs"])],
+        required_if=[("state", "prepared", ["host_name", "datavolume_refs"])],
+        required_by={"volumes": ["volumes_of"], "volumes_dir": ["volumes_of"]},
     )
     run(module, make)
 

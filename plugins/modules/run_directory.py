@@ -210,13 +210,14 @@ def ownership_of(module: AnsibleModule) -> Ownership:
     params = module.params
     owner, group = params["owner"], params["group"]
     uid = accounts.find_owner(owner)
+    _expect(module, "owner", uid, f"there is no user {owner!r} on this host")
     if group is None:
         user = accounts.find_user(owner)
-        gid, missing = user and user.groups[0], f"the group of {owner!r} is not known on this host"
+        gid = None if user is None else user.groups[0]
+        _expect(module, "group", gid, f"the group of {owner!r} is not known on this host")
     else:
-        gid, missing = accounts.find_group(group), f"there is no group {group!r} on this host"
-    _expect(module, "owner", uid, f"there is no user {owner!r} on this host")
-    _expect(module, "group", gid, missing)
+        gid = accounts.find_group(group)
+        _expect(module, "group", gid, f"there is no group {group!r} on this host")
     return Ownership(
         owner if uid is None else accounts.owner_name(uid),
         group or owner if gid is None else accounts.group_name(gid),

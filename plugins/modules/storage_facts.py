@@ -202,6 +202,12 @@ ansible_facts:
               description: Its size; null when it does not answer.
               type: int
               sample: 3838880382976
+            used_bytes:
+              description:
+                - What is taken on it, as C(df) shows it. With what is available to users it is less than the size where
+                  blocks are reserved for root. Null when it does not answer.
+              type: int
+              sample: 446812274688
             free_bytes:
               description: What is available to users; null when it does not answer.
               type: int
@@ -635,10 +641,26 @@ ansible_facts:
               filling: false
               settings_differ: false
               writable: true
+        volumes:
+          description:
+            - The external volumes that are registered on this host. C(available) is whether the daemon last found it
+              there, null where it has not looked. C(grants) is how many grants it has, and C(used_by) are the live
+              workers on this host that have something of it, as run and worker.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - name: models
+              path: /srv/volumes/models
+              available: true
+              grants: 2
+              used_by: [finetune-3/w0]
         leases:
           description:
-            - The uses of drives by workers. C(copy) is empty for a drive that has no copies. C(left_s) is for how
-              many seconds it is still reserved. C(ended) says why a lease holds nothing any more, empty for a live one.
+            - The uses of drives and volumes by workers. C(copy) is empty for a drive that has no copies. Of a volume,
+              C(volume) is its name, C(run_of) the run that its folder C(sub_path) is granted to, and C(workspace) and
+              C(drive) are empty; of a drive the first two are. C(left_s) is for how many seconds it is still reserved.
+              C(ended) says why a lease holds nothing any more, empty for a live one.
           returned: always
           type: list
           elements: dict
@@ -654,6 +676,8 @@ ansible_facts:
               sub_path: ""
               mode: ReadWrite
               target: /root/.cache/huggingface
+              volume: ""
+              run_of: ""
               state: leased
               left_s: 0.0
               created: 1764410000.0
@@ -685,6 +709,18 @@ ansible_facts:
             aside: []
             removed: {full: 3}
             removed_bytes: 320000000000
+        events:
+          description:
+            - The last 20 events of the host, the oldest first, each with C(time), C(object), C(reason) and C(message).
+              Null when they cannot be read.
+          returned: always
+          type: list
+          elements: dict
+          sample:
+            - time: 1764419800.5
+              object: drive/ml/hf-cache
+              reason: Evicted
+              message: "Copy removed from gpu-01: evicted: the disk it is on is nearly full"
         gate:
           description:
             - Whether the host takes new jobs (C(open)), and what holds all of them (C(holds)), as the module

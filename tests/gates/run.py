@@ -86,6 +86,8 @@ def unit() -> Iterator[Check]:
 
 def playbooks() -> Iterator[Check]:
     yield pytest("playbooks", "--numprocesses=2", "tests/playbooks")
+    # The page that one of them makes.
+    yield pytest("browser", "tests/browser")
 
 
 def sanity() -> Iterator[Check]:

@@ -31,14 +31,15 @@ def df(path: Path) -> int:
 
 def fill_to(path: Path, percent: float) -> None:
     """Have a file take so much that *percent* of what users can have is used."""
-    ballast = path / "ballast"
-    ballast.unlink(missing_ok=True)
-    os.sync()
     answer = os.statvfs(path)
     used = answer.f_blocks - answer.f_bfree
     more = int((used + answer.f_bavail) * percent / 100) - used
-    with open(ballast, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, more * answer.f_frsize)
+    with open(path / "ballast", "ab") as file:
+        size, more = file.tell(), more * answer.f_frsize
+        if more > 0:
+            os.posix_fallocate(file.fileno(), size, more)
+        else:
+            file.truncate(size + more)
     os.sync()
 
 
@@ -114,6 +115,7 @@ def test_a_location_that_vanishes(small_disk: Callable[..., Any], start: Callabl
     daemon.stop()
     disk.unmount()
     daemon.start()
+    daemon.cycle()
     text = f"location runs ({disk.path}) is not available: nothing is mounted at {disk.path}; mount its disk"
     assert asked(daemon) == (3, [text])
     daemon.configure(disk_watermark_pct=0)
@@ -138,8 +140,8 @@ def test_a_daemon_that_dies_is_a_hold(small_disk: Callable[..., Any], start: Cal
     assert answer["open"] is False and answer["stale"] is True and answer["holds"][0]["reason"] == "stale"
     judged = os.stat(daemon.places.gate).st_mtime
     daemon.start()
-    assert asked(daemon) == (0, ["open"])
     daemon.cycle()
+    assert asked(daemon) == (0, ["open"])
     # Whoever reads the file alone sees by its time that somebody judges.
     assert os.stat(daemon.places.gate).st_mtime > judged and file(daemon) == "open\n"
     assert daemon.process is not None
@@ -162,6 +164,7 @@ def test_held_by_hand(small_disk: Callable[..., Any], start: Callable[..., Daemo
     assert daemon.command("status").stdout.startswith("! Jobs are held: the rack is being moved\n")
     daemon.stop()
     daemon.start()
+    daemon.cycle()
     assert asked(daemon, "--user", "ann") == (3, ["the rack is being moved"])
     assert asked(daemon, "--release") == (0, ["released"])
     assert asked(daemon) == (0, ["open"])

@@ -19,8 +19,9 @@ import pytest
 from conftest import SmallDisk
 from copies_lab import process
 
-from stowage_core import events, mounts, records
+from stowage_core import events, mounts, owner, records
 from stowage_core.differences import Differences
+from stowage_core.drives.declared import check_drives
 from stowage_core.errors import StowageError
 from stowage_core.layout.directories import Ownership
 from stowage_core.places import Places
@@ -396,23 +397,57 @@ def test_a_run_in_use_stays(lab: Lab, code: str, evidence: str, check_mode: bool
     assert not lab.path.exists()
 
 
-def test_a_run_whose_drives_are_pinned_stays(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("worker_of", "run_of", "is_held"),
+    [("r1", "", True), ("finetune", "ann/sft/r1", True), ("r1", "bob/sft/r1", False), ("finetune", "", False)],
+)
+def test_a_run_whose_drives_are_pinned_stays(lab: Lab, worker_of: str, run_of: str, is_held: bool) -> None:
     lab.make()
     source = lab.at("drive")
     source.mkdir()
+    use = Use("ml", "d", 0, str(source), "", pins.READ_ONLY, volume="v" if run_of else "", run_of=run_of)
     fd = os.open(source, os.O_RDONLY)
     try:
-        pin = pins.hold(
-            lab.places, Use("ml", "d", 0, str(source), "", pins.READ_ONLY), fd, run="r1", worker="w0", seconds=60
-        )
+        pin = pins.hold(lab.places, use, fd, run=worker_of, worker="w0", seconds=60)
     finally:
         os.close(fd)
     try:
-        assert refused(lab.remove).startswith(f"{lab.path}: is in use: pin r1/1 is held")
-        records.write(pin.record_path(lab.places), {})
-        assert "its record cannot be used" in refused(lab.remove)
+        if is_held:
+            assert refused(lab.remove).startswith(f"{lab.path}: is in use: pin {worker_of}/1 is held")
+            records.write(pin.record_path(lab.places), {})
+            assert "its record cannot be used" in refused(lab.remove)
+        else:
+            lab.remove()
     finally:
-        pins.release(lab.places, "r1", 1)
+        pins.release(lab.places, worker_of, 1)
+    lab.remove()
+    assert not lab.path.exists()
+
+
+@pytest.mark.parametrize("below", ["", "work/deep"])
+def test_what_is_claimed_for_something_else_stays(lab: Lab, below: str) -> None:
+    lab.make()
+    place = lab.path / below
+    place.mkdir(exist_ok=True)
+    fd = os.open(place, os.O_RDONLY)
+    try:
+        mark = owner.claim(fd, "tier", "chat/0", "1", "gpu-01")
+        assert "bears an owner mark" in refused(lab.remove)
+        owner.release(fd, mark)
+    finally:
+        os.close(fd)
+    lab.remove()
+    assert not lab.path.exists()
+
+
+def test_the_source_of_a_drive_stays(lab: Lab) -> None:
+    lab.make()
+    sources = [{"node_scope": "local-any", "path": f"{lab.path}/work", "mount_path": "/d", "mode": "ReadWrite"}]
+    (entry,) = check_drives([{"metadata": {"name": "d"}, "spec": {"sources": sources}}])
+    path = os.path.join(lab.places.drives_dir, "ml.json")
+    records.write(path, {"workspace": "ml", "host": "gpu-01", "drives": [{**entry, "identity": "1"}]})
+    assert "in use: drive ml/d has its source in it" in refused(lab.remove)
+    records.remove(path)
     lab.remove()
     assert not lab.path.exists()
 

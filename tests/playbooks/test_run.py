@@ -20,8 +20,8 @@ ANSWERS = '''#!/usr/bin/python
 import json, os, time
 from ansible.module_utils.basic import AnsibleModule
 
-TEXTS = ("run", "worker", "workspace", "host_name", "datavolume_refs")
-TYPES = {**dict.fromkeys(TEXTS, "raw"), "confirm_within": "int", "timeout": "int", "force": "bool"}
+TEXTS = ("run", "worker", "workspace", "host_name", "datavolume_refs", "volumes_of")
+TYPES = {**dict.fromkeys(TEXTS, "raw"), "confirm_within": "int", "timeout": "int", "force": "bool", "volumes": "list"}
 module = AnsibleModule(
     {"state": {"default": "prepared"}, **{name: {"type": kind} for name, kind in TYPES.items()}},
     supports_check_mode=True,
@@ -48,9 +48,13 @@ if waiting and state == "prepared":
     if not waiting and "then" in answer:
         module.fail_json(msg=answer["then"], changed=False, actions=[])
 mounts = [] if waiting else [mount]
+environment = {}
+if module.params["volumes_of"]:
+    volume = {"source": source, "target": "/volumes/models", "read_only": True, "volume": "models", "sub_path": ""}
+    mounts, environment = [volume], {"VOLUMES_DIR": "/volumes"}
 module.exit_json(
     changed=True, actions=[], mounts=mounts, docker=[], kubernetes={}, waiting=waiting, held=answer.get("held", []),
-    used_by={},
+    used_by={}, environment=environment, volumes_left_out=answer.get("left_out", []),
 )
 '''
 
@@ -96,6 +100,8 @@ def site(lab: Lab) -> Site:
 # -- What is refused before any host is asked
 
 SECONDS = "is no number of seconds"
+OF = "is no run; give user/experiment/run_id, or leave it blank for a worker without volumes"
+VOLUMES = "names no volume; give names, comma-separated, or leave it blank for all that the run is granted"
 DRIVES = "give name or name:/mount/path, comma-separated, or [] for a worker without drives"
 OF_BOTH = [
     ({"run_name": ""}, 'run_name: "" names no run; give its name'),
@@ -143,6 +149,16 @@ OF_PREPARE = [
         {"run_confirm_within": "1h"},
         f'run_confirm_within: "1h" {SECONDS} above 0; give a whole one, or leave it blank for 3600',
     ),
+    ({"run_of": "ann"}, f'run_of: "ann" {OF}'),
+    ({"run_of": ["ann/tune/1"]}, f'run_of: ["ann/tune/1"] {OF}'),
+    ({"run_of": False}, f"run_of: false {OF}"),
+    ({"run_of": "", "run_workspace": "", "run_drives": "[]"}, 'run_workspace: "" names no workspace; give its name'),
+    ({"run_of": "a/b/c", "run_workspace": ""}, 'run_workspace: "" names no workspace; give its name'),
+    ({"run_volumes": "models"}, 'run_volumes: "models" is for no run; give run_of, whose volumes they are'),
+    ({"run_of": "a/b/c", "run_volumes": []}, f"run_volumes: [] {VOLUMES}"),
+    ({"run_of": "a/b/c", "run_volumes": " , "}, f'run_volumes: " , " {VOLUMES}'),
+    ({"run_of": "a/b/c", "run_volumes": {"a": 1}}, f'run_volumes: {{"a": 1}} {VOLUMES}'),
+    ({"run_of": "a/b/c", "run_volumes": True}, f"run_volumes: true {VOLUMES}"),
     (
         {"run_name": "", "run_wait": "x"},
         'run_name: "" names no run; give its name; run_wait: "x" is no number of seconds; give a whole one, or leave it'
@@ -173,7 +189,14 @@ def test_what_is_wrong_is_refused_in_one_line(
 
 # -- What is asked for
 
-BLANK = {"run_worker": "", "run_wait": "", "run_confirm_within": " ", "run_force": ""}
+BLANK = {
+    "run_worker": "",
+    "run_wait": "",
+    "run_confirm_within": " ",
+    "run_force": "",
+    "run_of": None,
+    "run_volumes": " ",
+}
 
 
 def test_blank_is_the_default(site: Site) -> None:
@@ -191,6 +214,38 @@ def test_blank_is_the_default(site: Site) -> None:
     assert played.status == 0, played.output
     assert site.asked == [["gpu-01", "released", {"run": "r", "worker": "", "timeout": 60, "force": False}]]
     assert played.stats == {"stowage_run_released": {"gpu-01": ["unmount drive cache at /data/cache"]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "left_out"),
+    [
+        ({"run_of": " ann/tune/1 "}, {"workspace": "ml", "datavolume_refs": "cache"}, []),
+        (
+            {"run_of": "ann/tune/1", "run_volumes": "models, data", "run_workspace": "", "run_drives": "[]"},
+            {"datavolume_refs": "[]", "volumes": ["models", "data"]},
+            ["volume far: it does not answer"],
+        ),
+        (
+            {"run_of": "ann/tune/1", "run_volumes": ["models"], "run_workspace": None, "run_drives": []},
+            {"datavolume_refs": [], "volumes": ["models"]},
+            [],
+        ),
+    ],
+)
+def test_volumes_of_a_run(site: Site, given: dict[str, Any], asked: dict[str, Any], left_out: list[str]) -> None:
+    """A worker without drives needs no workspace."""
+    answers = {"gpu-01": {"left_out": left_out}}
+    played = site.play("run_prepare", {**RUN, **given, "run_hosts": "gpu-01"}, answers=answers)
+    assert played.status == 0, played.output
+    same = {"run": "r", "worker": "gpu-01", "host_name": "gpu-01", "volumes_of": "ann/tune/1", **asked}
+    assert site.asked == [
+        ["gpu-01", "predicted", same],
+        ["gpu-01", "prepared", {**same, "confirm_within": 3600, "timeout": 0}],
+    ]
+    told = played.stats["stowage_run"]["gpu-01"]
+    assert told["mounts"][0]["volume"] == "models" and told["environment"] == {"VOLUMES_DIR": "/volumes"}
+    assert told["volumes_left_out"] == left_out
+    assert {"/volumes/models  volume models, read-only", *(f"without {one}" for one in left_out)} <= set(played.lines)
 
 
 def test_what_is_given_counts(site: Site) -> None:

@@ -129,13 +129,8 @@ def test_what_is_held_is_read_with_what_is_declared(host: Host) -> None:
 def test_the_status_begins_with_it(host: Host) -> None:
     accounts = {"users": {"ann": account(2, 1, 5.0)}, "teams": {"vision": account(4, 1, 5.0)}}
     host.judge(filesystem("/a", 93, 7), accounts=accounts)
-    state = status.read(host.places)
-    lines = status.render({"gate": state["gate"]}, 200)
-    assert lines[:3] == [
-        f"! Jobs are held: {full('/a', 93)}",
-        "! Jobs of ann are held: user ann uses 2 B of 1 B",
-        "! Jobs of team vision are held: team vision uses 4 B of 1 B",
-    ]
+    lines = status.render({"gate": status.read(host.places)["gate"]}, 200)
+    assert lines[0] == f"! Jobs are held: {full('/a', 93)}" and "Jobs" not in "".join(lines[1:])
     host.judge(filesystem("/a", 50, 50), accounts={})
     assert "Jobs" not in "\n".join(status.render({"gate": status.read(host.places)["gate"]}, 200))
     later = time.time() + 500

@@ -26,7 +26,16 @@ from stowaged.loop import Loop
 
 def ended_lease(places: Places, number: int) -> None:
     use = Use("ml", "a", 0, "/srv/scratch", "", "ReadOnly", "/data")
-    pin = Pin("r", number, "w0", *use, RESERVED, holders.boot_time() - 1, holders.boot_id(), time.time())
+    pin = Pin(
+        run="r",
+        number=number,
+        worker="w0",
+        **use._asdict(),
+        state=RESERVED,
+        deadline=holders.boot_time() - 1,
+        boot_id=holders.boot_id(),
+        created=time.time(),
+    )
     records.write(pin.record_path(places), pin.to_json())
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stowage_core.spans import ago
 from stowaged import status
-from stowaged.tables import Column, ago, percent, shortened, table, width_of, wrapped
+from stowaged.tables import Column, percent, shortened, table, width_of, wrapped
 
 
 def test_a_table() -> None:

@@ -22,6 +22,7 @@ HOST: dict[str, Any] = {
 }
 CLAIMS = {"claim": "data", "claims": {"runs_root": "run-data", "cache_root": "download-cache"}}
 DRIVE = {"source": "/run/stowage/pins/r/1", "target": "/data", "read_only": True, "drive": "imagenet"}
+VOLUME = {"source": "/run/stowage/pins/r/2", "target": "/volumes/shared/x", "read_only": True, "volume": "shared"}
 BACKENDS = [
     {
         "name": "chat",
@@ -45,7 +46,7 @@ def pod(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 MANIFESTS = {
-    "a run": job(render_run(HOST, "kubernetes", {"path": "/mnt/runs/a/b/c"}, [DRIVE], **CLAIMS, nodes=4), 4),
+    "a run": job(render_run(HOST, "kubernetes", {"path": "/mnt/runs/a/b/c"}, [DRIVE, VOLUME], **CLAIMS, nodes=4), 4),
     "a run in one claim": job(
         render_run(
             {"host_storage_root": "/srv/s"}, "kubernetes", {"path": "/srv/s/runs/a/b/c"}, root="/data", claim="a"

@@ -45,11 +45,19 @@ def measured(path: Path, *parts: str, at_depth: int = 0) -> tuple[Usage, dict[st
 
 
 def counted(path: Path, begins: Begins, deepest: int) -> Usage:
+    """Return what the tree holds, and have its parts counted."""
+    whole: list[Usage] = []
+
+    def begins_with_whole(names: Names, directory: Directory) -> list[Part] | None:
+        parts = begins(names, directory)
+        return None if parts is None else [*([] if names else [Part(whole.append)]), *parts]
+
     fd = os.open(path, os.O_RDONLY)
     try:
-        return measure_parts(fd, begins, deepest)
+        measure_parts(fd, begins_with_whole, deepest)
     finally:
         os.close(fd)
+    return whole[0]
 
 
 @pytest.fixture

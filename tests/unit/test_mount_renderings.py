@@ -68,3 +68,17 @@ def test_names_of_volumes_are_labels_and_differ(drives: list[str]) -> None:
     names = [volume["name"] for volume in kubernetes([mount(drive=drive) for drive in drives])["volumes"]]
     assert len(set(names)) == len(drives)
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in names)
+
+
+def test_volumes_with_their_variable() -> None:
+    volume = {"source": "/run/stowage/pins/r/3", "target": "/volumes/models", "read_only": True, "volume": "models"}
+    both = [mount(), {**volume, "sub_path": ""}]
+    environment = {"VOLUMES_DIR": "/volumes"}
+    assert docker(both, environment)[3:] == [
+        "type=bind,source=/run/stowage/pins/r/3,target=/volumes/models,readonly",
+        "--env",
+        "VOLUMES_DIR=/volumes",
+    ]
+    found = kubernetes(both, environment)
+    assert [one["name"] for one in found["volumes"]] == ["drive-imagenet-0", "volume-models-1"]
+    assert found["env"] == [{"name": "VOLUMES_DIR", "value": "/volumes"}]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core import records
+from stowage_core import events, records
 from stowage_core.data_location import locations as data_locations
 from stowage_core.drives import recorded as drive_records
 from stowage_core.facts import objects
@@ -94,9 +94,11 @@ def test_a_bare_host(host: Host) -> None:
         "network_mounts": [],
         "network_exports": [],
         "tiers": [],
+        "volumes": [],
         "relocations": [],
         "leases": [],
         "eviction": None,
+        "events": [],
         "gate": {
             "open": False,
             "holds": [
@@ -292,10 +294,37 @@ def test_network_mounts_and_exports(host: Host) -> None:
     assert len(problems) == 1 and "network_mounts.json" in problems[0]
 
 
+def _pin(number: int, use: Use, state: str, deadline: float, boot_id: str, worker: str = "w0", pid: int = 0) -> Pin:
+    more = {"state": state, "deadline": deadline, "boot_id": boot_id, "created": 5.0, "pid": pid}
+    return records.typed(Pin, {"run": "r1", "number": number, "worker": worker, **use._asdict(), **more})
+
+
+def test_volumes(host: Host) -> None:
+    filesystem = {"fstype": "nfs4", "uuid": None, "source": "nas-1:/models"}
+    volume = {"require_mount": True, "mount_point": "/srv/v", "filesystem": filesystem}
+    grant = {"sub_path": "", "users": ["ann"], "teams": [], "runs": []}
+    declared = [
+        {"name": "data", "path": "/srv/v/data", **volume, "grants": []},
+        {"name": "models", "path": "/srv/v/models", **volume, "grants": [grant, grant]},
+    ]
+    host.put(host.places.volumes_json, {"volumes": declared})
+    host.put(f"{host.places.state_dir}/volumes.json", {"volumes": [{"volume": "models", "available": False}]})
+    use = Use("", "", 0, "/srv/v/models", "", "ReadOnly", "/volumes/models", "models", "ann/e/1")
+    live = _pin(1, use, "reserved", holders.boot_time() + 60, holders.boot_id())
+    host.put(live.record_path(host.places), live.to_json())
+    report, problems = host.read()
+    assert problems == [] and report["volumes"] == [
+        {"name": "data", "path": "/srv/v/data", "available": None, "grants": 0, "used_by": []},
+        {"name": "models", "path": "/srv/v/models", "available": False, "grants": 2, "used_by": ["r1/w0"]},
+    ]
+    (lease,) = report["leases"]
+    assert (lease["volume"], lease["run_of"], lease["copy"]) == ("models", "ann/e/1", "")
+
+
 def test_leases_and_the_daemon(host: Host) -> None:
     use = Use("ml", "a", 0, "", "", "ReadOnly", "/data")
-    live = Pin("r1", 1, "w0", *use, "reserved", holders.boot_time() + 60, holders.boot_id(), 5.0)
-    ended = Pin("r1", 2, "w1", *use._replace(source_path="/scratch"), "leased", 9.0, "an earlier boot", 5.0, pid=5)
+    live = _pin(1, use, "reserved", holders.boot_time() + 60, holders.boot_id())
+    ended = _pin(2, use._replace(source_path="/scratch"), "leased", 9.0, "an earlier boot", worker="w1", pid=5)
     for pin in (live, ended):
         host.put(pin.record_path(host.places), pin.to_json())
     host.put(f"{host.places.pins_dir}/r2/1.json", {"run": "r2"})
@@ -322,8 +351,32 @@ def test_leases_and_the_daemon(host: Host) -> None:
     assert 7 <= report["daemon"]["last_cycle_age_s"] < 60
 
 
+def test_the_last_events(host: Host) -> None:
+    for number in range(25):
+        events.record(host.places, object="drive/ml/a", reason="Evicted", message=f"copy {number}\x1b[0m", copy="ml.a")
+    found = host.read()[0]["events"]
+    assert [one["message"] for one in found] == [f"copy {number}\\x1b[0m" for number in range(5, 25)]
+    assert set(found[0]) == {"time", "object", "reason", "message"} and found[0]["time"] > 0
+
+
+def test_events_that_cannot_be_read_are_not_known(host: Host) -> None:
+    os.makedirs(host.places.events)
+    report, problems = host.read()
+    assert report["events"] is None
+    assert problems == [f"{host.places.events}: Is a directory"]
+
+
 @pytest.mark.parametrize(
-    "name", ["layout_json", "data_location_json", "former_locations_json", "drives_dir", "copies_dir", "state_dir"]
+    "name",
+    [
+        "layout_json",
+        "data_location_json",
+        "former_locations_json",
+        "drives_dir",
+        "copies_dir",
+        "state_dir",
+        "volumes_json",
+    ],
 )
 def test_a_damaged_record_is_a_problem_to_tell(host: Host, name: str) -> None:
     path = getattr(host.places, name)

@@ -28,7 +28,16 @@ from stowage_core.runs.holders import Holder
 from stowage_core.runs.pins import LEASED, RESERVED, Pin, Use
 
 USE = Use("ml", "a", 0, "", "", "ReadOnly", "/data")
-PIN = Pin("run-1", 1, "w0", *USE, RESERVED, 1000.0, holders.boot_id(), 900.0)
+PIN = Pin(
+    run="run-1",
+    number=1,
+    worker="w0",
+    **USE._asdict(),
+    state=RESERVED,
+    deadline=1000.0,
+    boot_id=holders.boot_id(),
+    created=900.0,
+)
 
 
 @pytest.fixture
@@ -62,6 +71,25 @@ def test_who_uses_a_drive() -> None:
         replace(PIN, deadline=1e12, run="before", boot_id="an earlier boot"),
     ]
     assert pins.used_by(pins_of) == {("ml", "a"): ["run-1/w0", "run-1/w1"], ("ml", "b"): ["run-1/w0"]}
+
+
+def test_who_uses_a_volume() -> None:
+    folder = replace(PIN, workspace="", drive="", source_path="/srv/volumes/models", volume="models", run_of="ann/e/1")
+    assert folder.copy == "", "a pin of a volume holds no copy"
+    pins_of = [
+        replace(folder, deadline=1e12),
+        replace(folder, deadline=1e12, sub_path="x", worker="w1"),
+        replace(folder, deadline=1e12, volume="data"),
+        replace(folder, worker="long-ago"),
+        replace(PIN, deadline=1e12),
+    ]
+    assert pins.users_of_volumes(pins_of) == {"data": ["run-1/w0"], "models": ["run-1/w0", "run-1/w1"]}
+    assert pins.used_by(pins_of) == {("ml", "a"): ["run-1/w0"]}
+
+
+def test_the_record_of_an_earlier_version_is_a_drive_s() -> None:
+    value = {name: one for name, one in PIN.to_json().items() if name not in ("volume", "run_of")}
+    assert Pin.from_json("run-1", 1, value) == PIN
 
 
 def test_a_record_that_cannot_be_used_does_not_hide_the_others(places: Places) -> None:

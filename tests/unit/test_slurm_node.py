@@ -19,6 +19,7 @@ from stowaged.slurm_node import Node, change, parse
 
 FULL = Hold(WATERMARK, "filesystem /a is 93 % full, the watermark is 90 %")
 FULLER = Hold(WATERMARK, "filesystem /a is 94 % full, the watermark is 90 %")
+UNDRAIN = ["State=UNDRAIN", f"Reason={slurm_node.RELEASED}"]
 OTHER = Hold(WATERMARK, "filesystem /b is 93 % full, the watermark is 90 %")
 OURS = f"stowage: {FULL.text}"
 SHOWN = (
@@ -68,10 +69,10 @@ def test_an_answer_without_a_node(text: str) -> None:
         (node("IDLE+DRAIN", OURS), [FULL], []),
         (node("IDLE+DRAIN", OURS), [FULLER], []),
         (node("IDLE+DRAIN", OURS), [OTHER], [f"Reason=stowage: {OTHER.text}"]),
-        (node("IDLE+DRAIN", OURS), [], ["State=UNDRAIN"]),
-        (node("ALLOCATED+DRAIN", OURS), [], ["State=UNDRAIN"]),
+        (node("IDLE+DRAIN", OURS), [], UNDRAIN),
+        (node("ALLOCATED+DRAIN", OURS), [], UNDRAIN),
         # It went down meanwhile, and stays so.
-        (node("DOWN+DRAIN", OURS), [], ["State=UNDRAIN"]),
+        (node("DOWN+DRAIN", OURS), [], UNDRAIN),
         # Drained by somebody else.
         (node("IDLE+DRAIN", "bad DIMM"), [FULL], []),
         (node("IDLE+DRAIN", "bad DIMM"), [], []),
@@ -109,16 +110,15 @@ class Controller:
         for field, _equals, value in (one.partition("=") for one in arguments[2:]):
             if field == "Reason":
                 self.reason = value
-            elif value == "UNDRAIN":
-                self.state, self.reason = "IDLE", ""
             else:
-                self.state = "IDLE+DRAIN"
+                self.state = "IDLE" if value == "UNDRAIN" else "IDLE+DRAIN"
         return ""
 
 
 def test_a_disk_that_fills_and_is_emptied() -> None:
     controller = Controller()
-    told = [slurm_node.apply("gpu-01", holding, controller) for holding in ([], [FULL], [FULLER], [OTHER], [], [])]
+    rounds: list[list[Hold]] = [[], [FULL], [FULLER], [OTHER], [], [], [FULL]]
+    told = [slurm_node.apply("gpu-01", holding, controller) for holding in rounds]
     assert told == [
         "",
         f"node gpu-01: drained: {FULL.text}",
@@ -126,8 +126,17 @@ def test_a_disk_that_fills_and_is_emptied() -> None:
         f"node gpu-01: drained: {OTHER.text}",
         "node gpu-01: takes jobs again",
         "",
+        f"node gpu-01: drained: {FULL.text}",
     ]
-    assert len(controller.updates) == 3 and controller.state == "IDLE"
+    assert len(controller.updates) == 4
+
+
+def test_a_node_that_slurm_drains_later_is_not_ours() -> None:
+    """Slurm keeps the reason that is there, as long as there is one."""
+    controller = Controller("IDLE+DRAIN", OURS)
+    slurm_node.apply("gpu-01", [], controller)
+    controller.state = "IDLE+DRAIN"
+    assert slurm_node.apply("gpu-01", [], controller) == "" and len(controller.updates) == 1
 
 
 def test_a_note_that_is_replaced_is_told() -> None:

@@ -93,8 +93,11 @@ def changes(before: Mapping[str, Any], after: Accounts) -> list[Change]:
 
 
 def exceeded_text(kind: str, name: str, entry: Mapping[str, Any]) -> str:
-    """Return who has how much of what quota, in words."""
-    return f"{kind} {printable(name)} uses {decimal(entry['bytes'])} of {decimal(entry['quota'])}"
+    """Return who has how much of what quota, in words; in bytes where both would look alike otherwise."""
+    used, quota = decimal(entry["bytes"]), decimal(entry["quota"])
+    if used == quota:
+        used, quota = f"{entry['bytes']} B", f"{entry['quota']} B"
+    return f"{kind} {printable(name)} uses {used} of {quota}"
 
 
 def _kept_text(kind: str, name: str, entry: Mapping[str, Any] | None) -> str:

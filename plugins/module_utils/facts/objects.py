@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from .. import claims, records
+from .. import claims, events, records
 from ..copies import fills
 from ..data_location import locations as data_locations
 from ..data_location.locations import Contents, DataLocation
@@ -32,6 +32,8 @@ from ..runs.pins import Pin
 from ..services import daemon_cycle
 from ..sizes import Space
 from ..tiers import found as tiers
+from ..volumes import recorded as volumes
+from ..volumes.recorded import Volume
 
 Report = dict[str, Any]
 Value = TypeVar("Value")
@@ -43,6 +45,8 @@ _OF_TIER = (
     *("buckets", "written_bytes", "keys", "full", "unaccounted_bytes", "filling", "settings_differ", "writable"),
 )
 """What the daemon knows of a tier."""
+_EVENTS = 20
+"""How many of the last events are told."""
 _MOST_ENTRIES = 50
 """How many users and teams are reported: a host may have thousands."""
 _UNITS = ("/etc/systemd/system/stowaged.service", "/usr/lib/systemd/system/stowaged.service")
@@ -82,9 +86,11 @@ class Objects:
             "network_mounts": self._network_mounts(),
             "network_exports": self._network_exports(),
             "tiers": self._tiers(),
+            "volumes": self._volumes(pins.users_of_volumes(leases)),
             "relocations": self._relocations(),
             "leases": [self._lease(pin) for pin in leases],
             "eviction": self._eviction(),
+            "events": self._events(),
             "gate": gate.read(self._places).to_json(),
             "daemon": self._daemon(),
         }
@@ -307,6 +313,21 @@ class Objects:
             for one in found
         ]
 
+    def _volumes(self, users: Mapping[str, list[str]]) -> list[Report]:
+        """Return the volumes, with what the daemon last found out about each; that it is there is not known without."""
+        found: dict[str, Volume] = self._try(lambda: volumes.load(self._places), {})
+        known = {one["volume"]: one["available"] for one in self._state("volumes")}
+        return [
+            {
+                "name": name,
+                "path": one.path,
+                "available": known.get(name),
+                "grants": len(one.grants),
+                "used_by": users.get(name, []),
+            }
+            for name, one in sorted(found.items())
+        ]
+
     # -- What is going on
 
     def _leases(self) -> list[Pin]:
@@ -317,7 +338,8 @@ class Objects:
 
     def _lease(self, pin: Pin) -> Report:
         fields = ("run", "number", "worker", "workspace", "drive", "source", "source_path", "copy", "sub_path", "mode")
-        report = {field: getattr(pin, field) for field in (*fields, "target", "state", "left_s", "created")}
+        more = ("target", "volume", "run_of", "state", "left_s", "created")
+        report = {field: getattr(pin, field) for field in (*fields, *more)}
         return {**report, "path": pin.path(self._places), "ended": pins.stale(pin)}
 
     def _eviction(self) -> Report | None:
@@ -336,6 +358,17 @@ class Objects:
             "removed_bytes",
         )
         return {field: section.get(field) for field in fields} if section else None
+
+    def _events(self) -> list[Report] | None:
+        """Return the last events, the oldest first; None when they cannot be read."""
+        found = self._try(lambda: events.read(self._places, _EVENTS), None)
+        if found is None:
+            return None
+        fields = ("object", "reason", "message")
+        return [
+            {"time": one.get("time"), **{field: printable(str(one.get(field, ""))) for field in fields}}
+            for one in found
+        ]
 
     def _daemon(self) -> Report:
         """Return whether the daemon is installed and at work, and how long ago it ended a cycle since the start."""

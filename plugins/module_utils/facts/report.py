@@ -141,6 +141,7 @@ def _filesystem(filesystem: Filesystem) -> Facts:
         "answers": space is not None,
         "error": "" if space is not None else str(filesystem.answer),
         "size_bytes": space.size if space is not None else None,
+        "used_bytes": space.size - space.free if space is not None else None,
         "free_bytes": space.avail if space is not None else None,
         "files": space.files if space is not None else None,
         "files_free": space.files_free if space is not None else None,

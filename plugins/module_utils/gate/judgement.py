@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..accounting.exceeded import exceeded_text
 from ..errors import printable
-from ..sizes import decimal
 
 WATERMARK = "watermark"
 """A filesystem is fuller than the watermark."""
@@ -138,12 +138,5 @@ def _over_quota(accounts: Mapping[str, Any]) -> list[Hold]:
     for kind in ("user", "team"):
         for name, one in sorted(accounts.get(f"{kind}s", {}).items()):
             if one["exceeded_since"] is not None:
-                text = f"{kind} {printable(name)} uses {_of(one['bytes'], one['quota'])}"
-                found.append(Hold(QUOTA, text, **{kind: name}))
+                found.append(Hold(QUOTA, exceeded_text(kind, name, one), **{kind: name}))
     return found
-
-
-def _of(used: int, quota: int) -> str:
-    """Return both sizes in words, in bytes where they look alike otherwise."""
-    shown = decimal(used), decimal(quota)
-    return "{} of {}".format(*(shown if shown[0] != shown[1] else (f"{used} B", f"{quota} B")))

@@ -152,9 +152,14 @@ class _LayingOut:
     def _check_apart(
         self, places: Mapping[str, Place], taken: Mapping[str, str], table: Sequence[mounts.Mount]
     ) -> None:
-        """Refuse a layout over or inside what is Stowage's own. The root holds nothing itself, and may be around it."""
+        """Refuse a layout over or inside what is Stowage's own. The root holds nothing itself, and may be around it.
+
+        Nor may anything but the volume root overlap a volume, which others own.
+        """
+        volumes = claims.of_volumes(self.host)
         for name, place in places.items():
-            found = claims.overlapping(place.real, taken, table, but=("contains",) if name == "root" else ())
+            there = taken if name == "volume_root" else {**taken, **volumes}
+            found = claims.overlapping(place.real, there, table, but=("contains",) if name == "root" else ())
             if found is not None:
                 lies, what, other = found
                 raise Refusal(name, f"{place.path} {lies} {what} {other}", "choose a directory apart from it")

@@ -15,11 +15,7 @@ from .containers import Container
 def arguments(container: Container) -> list[str]:
     """Return the arguments of ``docker run`` and ``podman run`` for the container of a run."""
     shares = [{"source": one.source, "target": one.target, "read_only": False} for one in container.shares]
-    environment = [f"{name}={value}" for name, value in container.environment.items()]
-    return [
-        *renderings.docker([*shares, *container.inputs]),
-        *(word for one in environment for word in ("--env", one)),
-    ]
+    return renderings.docker([*shares, *container.inputs], container.environment)
 
 
 def compose(layout: Layout, prefix: str) -> dict[str, Any]:
@@ -28,12 +24,12 @@ def compose(layout: Layout, prefix: str) -> dict[str, Any]:
     The root is mounted as a whole, because the platform counts what else is in it. An override inside of it may be on
     another disk, and is mounted for itself.
     """
-    paths = {"root": layout.root, **{name: layout.locations[name] for name in sorted(layout.overridden)}}
+    paths = {layout.root, *(layout.locations[name] for name in layout.overridden)}
+    volumes = [_bind(path) for path in sorted(paths)]
+    if layout.volume_root is not None:
+        volumes.append({**_bind(layout.volume_root), "read_only": True})
     return {
-        "volumes": [
-            *(_bind(path) for path in sorted(set(paths.values()))),
-            *([{**_bind(layout.volume_root), "read_only": True}] if layout.volume_root is not None else []),
-        ],
+        "volumes": volumes,
         "environment": {name: _escaped(value) for name, value in layout.settings(prefix).items()},
     }
 

@@ -12,8 +12,11 @@ from ..paths import check_path, is_within
 def rebase(layout: Layout, root: str) -> Layout:
     """Return *layout* with its root at *root*: what lies below it moves along, what lies elsewhere keeps its path.
 
+    :param root: empty when it is where it was
     :raises Refusal: when the locations would not lie apart there
     """
+    if not root:
+        return layout
     new = check_path(root, "root")
     locations = {name: moved(path, layout.root, new) for name, path in layout.locations.items()}
     rebased = Layout(new, locations, layout.overridden, layout.volume_root)

@@ -189,7 +189,7 @@ class Source:
         return location
 
     def _open_sub_path(self, folder: int) -> int:
-        return pins.open_folder(folder, self.drive.name, self.ref.sub_path)
+        return pins.open_folder(folder, self.name, self.ref.sub_path)
 
     def _check_sub_path_of_new(self) -> None:
         if self.ref.sub_path:

@@ -1,20 +1,21 @@
 # Copyright: Stowage contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drives of a run's worker on this host: making all of them ready, binding them to the worker, letting them go.
+"""The drives and volumes of a run's worker on this host: made ready, bound to the worker, let go.
 
 A worker has all of its drives or none: what one call has mounted is taken back when another drive of it cannot be had,
-and no mount is handed out while one of them is still waited for.
+and no mount is handed out while one of them is still waited for. So it is with the volumes that were asked for.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ..copies import fills
 from ..differences import Differences
@@ -26,6 +27,7 @@ from ..drives.refs import DriveRef
 from ..errors import Refusal, StowageError, one_line, printable
 from ..locks import worker_lock
 from ..mounts import read as read_mounts
+from ..paths import overlap
 from ..places import Places
 from ..records import RecordError
 from . import pins
@@ -62,6 +64,22 @@ class Worker:
         return [pin for pin in found if not self.name or pin.worker == self.name]
 
 
+class Wanted(Protocol):
+    """A drive, or a folder of a volume, that a worker is to have."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def use(self) -> Use: ...
+
+    def look(self, sight: Sight) -> Look: ...
+
+    def take(self, run: str, worker: str, seconds: float, tell: Callable[[Applied], object] = ..., /) -> Pin: ...
+
+    def foretell(self, sight: Sight) -> Applied | None: ...
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a worker has now."""
@@ -71,6 +89,8 @@ class Outcome:
 
 
 def shown(use: Use) -> str:
+    if use.volume:
+        return f"volume {printable(os.path.join(use.volume, use.sub_path).rstrip('/'))}{_at(use)}"
     source = f", source {use.source}" if use.source else ""
     return f"drive {use.drive}{source}{_at(use)}"
 
@@ -81,6 +101,8 @@ def _at(use: Use) -> str:
 
 def _described(use: Use) -> str:
     below = f", folder {printable(use.sub_path)}" if use.sub_path else ""
+    if use.volume:
+        return f"volume {use.volume}{below}, {use.mode}"
     return f"drive {use.drive}, source {use.source}{below}, {use.mode}"
 
 
@@ -88,21 +110,23 @@ def _described(use: Use) -> str:
 
 
 class Preparation:
-    """All drives of one worker."""
+    """All drives and volumes of one worker."""
 
     def __init__(
         self,
         places: Places,
         workspace: str,
         worker: Worker,
-        sources: Sequence[Source],
+        wanted: Sequence[Wanted],
         start: Callable[[str], object],
+        kept: Collection[Use] = (),
     ) -> None:
         self._places = places
         self._workspace = workspace
         self._worker = worker
-        self._sources = sources
+        self._wanted = wanted
         self._start = start
+        self._kept = kept
 
     @classmethod
     def of(
@@ -113,11 +137,14 @@ class Preparation:
         worker: Worker,
         refs: Sequence[DriveRef],
         start: Callable[[str], object],
+        volumes: Sequence[Wanted] = (),
+        kept: Collection[Use] = (),
     ) -> Preparation:
-        """Return the preparation of *refs*, which are drives of *workspace*.
+        """Return the preparation of *refs*, which are drives of *workspace*, and of folders of volumes.
 
         :param start: starts a unit that something is waited for, without waiting for it
-        :raises Refusal: when one does not exist
+        :param kept: of what the worker has already, this stays although it cannot be looked at now
+        :raises Refusal: when a drive does not exist, or is to be where a volume is
         """
         drives = {drive.name: drive for drive in drive_records.load(places, workspace) or []}
         wanted = drive_refs.resolve(refs, [drive.declared for drive in drives.values()])
@@ -125,7 +152,12 @@ class Preparation:
         if gone:
             raise Problems(gone)
         sources = [Source(places, host, drives[one.name], one.ref) for one in wanted]
-        return cls(places, workspace, worker, sources, start)
+        for source, volume in itertools.product(sources, volumes):
+            target, other = source.use.target, volume.use.target
+            if target and overlap(target, other):
+                rule = f"its mount_path {printable(target)} overlaps {printable(other)}, where {volume.name} is to be"
+                raise Refusal(source.name, rule, "choose a mount_path, or a volumes_dir, apart from it")
+        return cls(places, workspace, worker, [*sources, *volumes], start, kept)
 
     def run(self, seconds: float, differences: Differences) -> Outcome:
         """Mount what can be mounted, reserved for *seconds*, and let go of what is not asked for any more."""
@@ -138,11 +170,11 @@ class Preparation:
         present = {pin.use: pin for pin in self._present()}
         sight = Sight()
         looks = self._look(sight)
-        uses = [source.use for source in self._sources]
-        left = [pin for use, pin in present.items() if use not in uses]
+        uses = [one.use for one in self._wanted]
+        left = [pin for use, pin in present.items() if use not in uses and use not in self._kept]
         check_unused(self._places, self._worker, left, "is not asked for any more and ")
 
-        ready = [(source, look) for source, look in zip(self._sources, looks) if not look.waits]
+        ready = [(one, look) for one, look in zip(self._wanted, looks) if not look.waits]
         numbers = self._mount(ready, present, sight, seconds, differences)
         for pin in left:
             differences.note(_name(pin.worker, pin.use), None, _described(pin.use))
@@ -155,11 +187,11 @@ class Preparation:
         return Outcome([] if waiting else [self._mounted(use, numbers[use]) for use in uses], waiting)
 
     def _look(self, sight: Sight) -> list[Look]:
-        """Look at every drive before any is mounted, and refuse with all that is in the way of any."""
+        """Look at everything before anything is mounted, and refuse with all that is in the way of any."""
         looks, problems = [], []
-        for source in self._sources:
+        for one in self._wanted:
             try:
-                looks.append(source.look(sight))
+                looks.append(one.look(sight))
             except Refusal as error:
                 problems.append(str(error))
         if problems:
@@ -169,18 +201,23 @@ class Preparation:
     def _present(self) -> list[Pin]:
         """Return the worker's pins.
 
-        :raises Refusal: when it is the namesake of another workspace's, whose drives it would take
+        :raises Refusal: when it is the namesake of another workspace's, whose drives it would take, or of another run's
         """
         found = [pin for pin in pins.of_run(self._places, self._worker.run) if pin.worker == self._worker.name]
+        runs = {one.use.run_of for one in self._wanted if one.use.volume}
         for pin in found:
-            if pin.workspace != self._workspace and not pins.stale(pin):
+            rule = ""
+            if pin.volume and runs and pin.run_of not in runs:
+                rule = f"it has volumes of run {printable(pin.run_of)} already"
+            elif not pin.volume and pin.workspace != self._workspace:
                 rule = f"it has drives of workspace {pin.workspace} already"
+            if rule and not pins.stale(pin):
                 raise Refusal(self._worker.described, rule, "name it otherwise, or release that one first")
         return found
 
     def _mount(
         self,
-        ready: Sequence[tuple[Source, Look]],
+        ready: Sequence[tuple[Wanted, Look]],
         present: dict[Use, Pin],
         sight: Sight,
         seconds: float,
@@ -191,8 +228,8 @@ class Preparation:
         numbers: dict[Use, int] = {}
         made: list[Pin] = []
         free = _free_numbers(self._places, self._worker.run)
-        for source, look in ready:
-            use = source.use
+        for wanted, look in ready:
+            use = wanted.use
             pin = present.get(use)
             there = pin is not None and not pins.stale(pin) and os.path.realpath(pin.path(self._places)) in mounted
             if not there:
@@ -200,19 +237,19 @@ class Preparation:
             given: list[Applied] = []
             if not differences.check_mode:
                 try:
-                    taken = source.take(self._worker.run, self._worker.name, seconds, given.append)
+                    taken = wanted.take(self._worker.run, self._worker.name, seconds, given.append)
                 except (StowageError, OSError) as error:
-                    _note_given(source, given, differences)
+                    _note_given(wanted, given, differences)
                     raise self._taken_back(made, error, differences) from error
                 numbers[use] = taken.number
                 made += [taken] if pin is None else []
             else:
                 numbers[use] = pin.number if pin is not None else next(free)
-                foretold = None if look.makes else source.foretell(sight)
+                foretold = None if look.makes else wanted.foretell(sight)
                 given += [foretold] if foretold is not None else []
             if look.makes:
                 differences.act(f"make {look.makes}")
-            _note_given(source, given, differences)
+            _note_given(wanted, given, differences)
             if not there:
                 differences.act(f"mount {shown(use)}, {use.mode}")
         return numbers
@@ -235,12 +272,14 @@ class Preparation:
         return StowageError(f"{text}; what was mounted before that was taken back: {what}{rest}")
 
     def _mounted(self, use: Use, number: int) -> dict[str, Any]:
+        what: dict[str, Any] = {"drive": use.drive, "source_index": use.source}
+        if use.volume:
+            what = {"volume": use.volume, "sub_path": use.sub_path}
         return {
             "source": os.path.join(self._places.pins_dir, self._worker.run, str(number)),
             "target": use.target,
             "read_only": use.mode == READ_ONLY,
-            "drive": use.drive,
-            "source_index": use.source,
+            **what,
         }
 
 
@@ -260,8 +299,10 @@ def _name(worker: str, use: Use) -> str:
     return f"worker {printable(worker)}:{_at(use) or ' ' + use.drive}"
 
 
-def _note_given(source: Source, given: Iterable[Applied], differences: Differences) -> None:
+def _note_given(source: Wanted, given: Iterable[Applied], differences: Differences) -> None:
     """Note that a drive got its declared owner and mode back: once, also when a worker has it twice."""
+    if not isinstance(source, Source):
+        return  # of a volume nothing is ever changed
     path = source.path or source.drive.copy_name
     wanted = Permissions.of(source.drive.spec or {})
     name = f"{source.drive.workspace}/{source.drive.name} {path}"

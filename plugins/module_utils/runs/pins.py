@@ -1,10 +1,11 @@
 # Copyright: Stowage contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pins: a worker's lease of a drive, held by the kernel as a bind mount, with a record beside it that says whose it is.
+"""Pins: a worker's lease of a drive, or of a volume's folder, held by the kernel as a bind mount.
 
 The worker is given the mount ``/run/stowage/pins/<run>/<n>`` and nothing else, so its use of the drive shows in this
-host's mount table and follows renames. The record is written before the mount is made: no mount is without one.
+host's mount table and follows renames. A record beside it says whose it is. It is written before the mount is made: no
+mount is without one.
 """
 
 from __future__ import annotations
@@ -40,24 +41,29 @@ DELETED_BY_FORCE = "its drive was deleted by force"
 
 
 class Use(NamedTuple):
-    """What of a drive a worker has, and how."""
+    """What of a drive or a volume a worker has, and how."""
 
     workspace: str
     drive: str
+    """Empty for a volume, like the workspace."""
     source: int
     """The number of the drive's source."""
     source_path: str
-    """Where the source is on this host; empty for a copy of a placed drive."""
+    """Where the source, or the volume, is on this host; empty for a copy of a placed drive."""
     sub_path: str
     """Below the source, or below the copy's directory, the drive's own folder included; empty for all of it."""
     mode: str
     target: str = ""
     """Where the worker has it; empty when nobody has said."""
+    volume: str = ""
+    """The volume, when it is of one."""
+    run_of: str = ""
+    """The run, as ``user/experiment/run_id``, that the folder of the volume is granted to."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """One lease of one drive, with the fields of its :class:`Use`."""
+    """One lease of one drive, or of a folder of a volume, with the fields of its :class:`Use`."""
 
     run: str
     number: int
@@ -81,6 +87,8 @@ class Pin:
     cgroup_inode: int = 0
     pid: int = 0
     pid_start: int = 0
+    volume: str = ""
+    run_of: str = ""
 
     def path(self, places: Places) -> str:
         """Return where the drive is mounted for the worker."""
@@ -191,7 +199,7 @@ def take(
             applied = permissions.apply_declared(folder, drive, copy)
             if applied is not None and tell is not None:
                 tell(applied)
-            fd = open_folder(folder, f"{workspace}/{name}", sub_path)
+            fd = open_folder(folder, f"drive {workspace}/{name}", sub_path)
             try:
                 use = Use(
                     workspace, name, 0, "", drive.folder(sub_path), READ_ONLY if read_only else READ_WRITE, target
@@ -224,14 +232,17 @@ def ownership(drive: Drive) -> dict[str, int]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def open_folder(folder: int, drive: str, sub_path: str) -> int:
-    """Open a folder inside a drive: no symlink is followed, and no mount left."""
+def open_folder(folder: int, name: str, sub_path: str) -> int:
+    """Open a folder inside a drive or volume: no symlink is followed, and no mount left.
+
+    :param name: what it is inside, for messages
+    """
     try:
         return open_beneath(folder, os.fsencode(sub_path or "."))
     except OSError as error:
         if error.errno in NO_DIRECTORY:
             raise Refusal(
-                f"drive {drive}",
+                name,
                 f"the folder {quoted(sub_path)} in it is not there as a plain directory ({error.strerror})",
                 "make it first",
             ) from error
@@ -267,7 +278,16 @@ def _reserve(places: Places, use: Use, run: str, worker: str, seconds: float) ->
         os.chmod(path, 0o711)
     number = 1
     while True:
-        pin = Pin(run, number, worker, *use, RESERVED, deadline, boot_id(), time.time())
+        pin = Pin(
+            run,
+            number,
+            worker,
+            **use._asdict(),
+            state=RESERVED,
+            deadline=deadline,
+            boot_id=boot_id(),
+            created=time.time(),
+        )
         try:
             os.mkdir(pin.path(places), 0o700)
             break
@@ -483,9 +503,18 @@ def used_by(found: Iterable[Pin]) -> dict[tuple[str, str], list[str]]:
     """Return the live workers that use a drive, as run and worker, by workspace and drive."""
     users: dict[tuple[str, str], set[str]] = {}
     for pin in found:
-        if not stale(pin):
+        if not pin.volume and not stale(pin):
             users.setdefault((pin.workspace, pin.drive), set()).add(pin.held_by)
     return {drive: sorted(workers) for drive, workers in sorted(users.items())}
+
+
+def users_of_volumes(found: Iterable[Pin]) -> dict[str, list[str]]:
+    """Return the live workers that use a volume, as run and worker, by the volume's name."""
+    users: dict[str, set[str]] = {}
+    for pin in found:
+        if pin.volume and not stale(pin):
+            users.setdefault(pin.volume, set()).add(pin.held_by)
+    return {volume: sorted(workers) for volume, workers in sorted(users.items())}
 
 
 def _runs(places: Places) -> list[str]:
@@ -508,7 +537,9 @@ def numbers(places: Places, run: str) -> list[int]:
 def ended(places: Places, pin: Pin) -> str:
     """Return why *pin* is to be let go, or "": it holds nothing any more, or its drive was deleted by force."""
     why = stale(pin)
-    if not why and (pin.workspace, pin.drive) in drive_records.forced(drive_records.load(places, pin.workspace) or []):
+    if why or pin.volume:
+        return why
+    if (pin.workspace, pin.drive) in drive_records.forced(drive_records.load(places, pin.workspace) or []):
         why = DELETED_BY_FORCE
     return why
 

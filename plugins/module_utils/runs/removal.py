@@ -23,12 +23,14 @@ from .. import events
 from .. import mounts as mount_table
 from ..copies.present import opened
 from ..differences import Differences
+from ..drives import recorded as drive_records
 from ..errors import Refusal, StowageError, one_line, printable
 from ..eviction import write_leases
 from ..locks import runs_lock
 from ..paths import is_within
 from ..places import Places
 from ..syscalls import rename_noreplace
+from ..tiers.survey import is_marked, marked_below
 from ..trees import emptying
 from ..use import look as use
 from ..use.child import nothing
@@ -146,9 +148,9 @@ class _Removing:
     def _used(self, location: RunsLocation, fd: int, step: Callable[[str], object] = nothing) -> str:
         """Return by whom the run open at *fd* is used, wherever it is now; "" when nobody uses it."""
         home = os.path.join(os.readlink(f"/proc/self/fd/{location.fd}"), *self.run)
-        for pin in pins.all_pins(self.places):
-            if pin.run == self.run.run_id or is_within(pin.source_path, home):
-                return f"{pin.described} is held"
+        declared = self._declared(home, fd)
+        if declared:
+            return declared
         subject = Subject.alone(self.run.run_id, fd, home, mount_table.read())
         evidence = self.look([subject])[subject.name]
         if evidence:
@@ -158,6 +160,18 @@ class _Removing:
         if not why:
             step("write leases")
         return why
+
+    def _declared(self, home: str, fd: int) -> str:
+        """Return what Stowage keeps for others in the run that is, or was, at *home*."""
+        for pin in pins.all_pins(self.places):
+            of_run = pin.run_of == str(self.run) if pin.run_of else pin.run == self.run.run_id
+            if of_run or is_within(pin.source_path, home):
+                return f"{pin.described} is held"
+        for drive in drive_records.load_all(self.places):
+            sources = () if drive.absent or drive.spec is None else drive.spec["sources"]
+            if any(is_within(source["path"], home) for source in sources):
+                return f"drive {drive.workspace}/{drive.name} has its source in it"
+        return "it bears an owner mark" if is_marked(fd) else marked_below(fd)
 
     def _condemn(self, location: RunsLocation, parent: int, fd: int, stack: ExitStack) -> str:
         parts = stack.enter_context(trash.opened_trash(location))

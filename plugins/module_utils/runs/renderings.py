@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Mount = Mapping[str, Any]
-"""``source`` (the pin), ``target``, ``read_only``, ``drive`` and ``source_index``."""
+"""``source`` (the pin), ``target``, ``read_only``; and ``drive``, ``source_index`` or ``volume``, ``sub_path``."""
 
 
-def docker(mounts: Iterable[Mount]) -> list[str]:
+def docker(mounts: Iterable[Mount], environment: Mapping[str, str] | None = None) -> list[str]:
     """Return the arguments of ``docker run`` and ``podman run``, one by one.
 
     ``--volume`` would make a source that is missing, and give the worker an empty directory.
@@ -22,6 +22,8 @@ def docker(mounts: Iterable[Mount]) -> list[str]:
         fields = ["type=bind", f"source={mount['source']}", f"target={mount['target']}"]
         fields += ["readonly"] if mount["read_only"] else []
         arguments += ["--mount", ",".join(map(_csv, fields))]
+    for name, value in (environment or {}).items():
+        arguments += ["--env", f"{name}={value}"]
     return arguments
 
 
@@ -32,8 +34,10 @@ def _csv(field: str) -> str:
     return field
 
 
-def kubernetes(mounts: Iterable[Mount]) -> dict[str, list[dict[str, Any]]]:
-    """Return ``volumes`` of a pod, which must be on this host, and ``volumeMounts`` of its container.
+def kubernetes(
+    mounts: Iterable[Mount], environment: Mapping[str, str] | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return ``volumes`` of a pod, which must be on this host, with ``volumeMounts`` and ``env`` of its container.
 
     ``Directory``, unlike an empty type, has the kubelet refuse a source that is missing.
     """
@@ -42,8 +46,17 @@ def kubernetes(mounts: Iterable[Mount]) -> dict[str, list[dict[str, Any]]]:
     for number, mount in enumerate(mounts):
         # A name of at most 63 characters that no other volume of these has.
         end = f"-{number}"
-        name = f"drive-{mount['drive']}"[: 63 - len(end)].rstrip("-") + end
+        what = f"drive-{mount['drive']}" if "drive" in mount else f"volume-{mount['volume']}"
+        name = what[: 63 - len(end)].rstrip("-") + end
         volumes.append({"name": name, "hostPath": {"path": mount["source"], "type": "Directory"}})
         one = {"name": name, "mountPath": mount["target"], "readOnly": mount["read_only"]}
         volume_mounts.append(one)
-    return {"volumes": volumes, "volumeMounts": volume_mounts}
+    found = {"volumes": volumes, "volumeMounts": volume_mounts}
+    if environment:
+        found["env"] = variables(environment)
+    return found
+
+
+def variables(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the ``env`` of a container. Kubernetes expands ``$(NAME)`` in values, and ``$$`` is a dollar."""
+    return [{"name": name, "value": value.replace("$", "$$")} for name, value in environment.items()]

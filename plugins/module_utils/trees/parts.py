@@ -41,17 +41,17 @@ class Part:
 Begins = Callable[[Names, Directory], Optional[Iterable[Part]]]
 
 
-def measure_parts(root_fd: int, begins: Begins, deepest: int, pace: Pace | None = None) -> Usage:
-    """Return what the tree at `root_fd` holds, and tell each part what it holds.
+def measure_parts(root_fd: int, begins: Begins, deepest: int, pace: Pace | None = None) -> None:
+    """Count the tree at `root_fd`, and tell each part what it holds.
 
     `begins` says which parts a directory is, from the outermost, or None where nothing in it is counted; it is asked
-    for the root, and for those at most `deepest` levels below.
+    for the root, which is one at least, and for the directories at most `deepest` levels below.
     """
-    return _Count(root_fd, begins, deepest).measure(Pacer(pace).step)
+    _Count(root_fd, begins, deepest).measure(Pacer(pace).step)
 
 
 class _Counted:
-    """A part that the walk is in, or the whole tree."""
+    """A part that the walk is in."""
 
     __slots__ = ("depth", "hidden", "links", "part", "plain", "problems", "seen")
 
@@ -87,9 +87,8 @@ class _Count:
         self._inside: list[_Counted] = []
         self._counting: list[_Counted] = []
         """Those of them that count what is directly in the present directory; made when it is needed."""
-        self._enter(0, Part(_nobody))
 
-    def measure(self, step: Callable[[], None]) -> Usage:
+    def measure(self, step: Callable[[], None]) -> None:
         for directory in self._walk:
             depth = self._walk.depth
             self._leave(depth)
@@ -99,21 +98,18 @@ class _Count:
                     directory.leave_out()
                     continue
                 for part in parts:
-                    self._enter(depth, part)
+                    self._inside.append(_Counted(depth, part, self._take_link))
+                    self._counting = []
             self._inside[-1].plain.count_directory(directory, self._walk, step)
         self._leave(0)
-        return self._inside[0].usage()
-
-    def _enter(self, depth: int, part: Part) -> None:
-        self._inside.append(_Counted(depth, part, self._take_link))
-        self._counting = []
 
     def _leave(self, depth: int) -> None:
         """End the parts that a directory of this depth is not in."""
-        while len(self._inside) > 1 and self._inside[-1].depth >= depth:
+        while self._inside and self._inside[-1].depth >= depth:
             one = self._inside.pop()
             self._counting = []
-            self._inside[-1].add(one)
+            if self._inside:
+                self._inside[-1].add(one)
             one.part.found(one.usage())
 
     def _around(self, depth: int) -> Iterator[_Counted]:
@@ -127,15 +123,15 @@ class _Count:
 
     def _take_link(self, status: os.stat_result) -> bool:
         self._counting = self._counting or list(self._around(self._walk.depth))
+        dev, ino = status.st_dev, status.st_ino
         for one in self._counting:
-            if one.seen.add(status.st_dev, status.st_ino):
-                one.links.add(status.st_size, 0, status.st_blocks, 1, 0)
+            if one.seen.add(dev, ino):
+                links = one.links
+                links.bytes += status.st_size
+                links.blocks += status.st_blocks
+                links.files += 1
         return False
 
     def _report(self, problem: Problem) -> None:
         for one in self._around(self._walk.depth):
             one.problems.add(problem)
-
-
-def _nobody(_usage: Usage) -> None:
-    """For the whole tree, which is returned."""

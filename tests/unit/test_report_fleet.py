@@ -1,0 +1,382 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a report says of hosts and of the fleet, and that what is not known is never a figure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fleet_lab import NOW, Fleet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.stowage.host.plugins.plugin_utils.report import fleet
+from ansible_collections.stowage.host.plugins.plugin_utils.report.hosts import Asked, used_pct
+from stowage_core.errors import Refusal
+
+
+def report(**facts: Any) -> dict[str, Any]:
+    """The report on one host with these facts."""
+    return fleet.fleet([Asked("gpu-01", {"gathered": NOW - 5, **facts})], NOW)
+
+
+def of_host(**facts: Any) -> dict[str, Any]:
+    found: dict[str, Any] = report(**facts)["hosts"][0]
+    return found
+
+
+def filesystem(mount: str, used: int | None, free: int | None, **more: Any) -> dict[str, Any]:
+    size = None if used is None or free is None else used + free
+    told = {"mount": mount, "mounts": [mount], "size_bytes": size, "used_bytes": used, "free_bytes": free}
+    return {**told, "answers": size is not None, "shared": False, "error": "", **more}
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "percent"),
+    [
+        (0, 100, 0),
+        (1, 999, 1),  # as df, rounded up
+        (93, 7, 93),
+        (931, 69, 94),
+        (100, 0, 100),
+        (0, 0, None),
+        (None, 5, None),
+        (5, None, None),
+    ],
+)
+def test_how_full_a_filesystem_is(used: int | None, free: int | None, percent: int | None) -> None:
+    assert used_pct(used, free) == percent
+
+
+def test_blocks_that_are_reserved_for_root_count_as_df_counts_them() -> None:
+    told = {**filesystem("/", 80, 15), "size_bytes": 100}
+    assert of_host(filesystems=[told])["filesystems"][0]["used_pct"] == 85
+
+
+def test_the_fullest_filesystem_is_one_that_something_is_on() -> None:
+    disks = [filesystem("/", 99, 1), filesystem("/mnt/a", 20, 80), filesystem("/mnt/b", 40, 60)]
+    lustre = filesystem("/lustre", 98, 2, shared=True)
+    assert of_host(filesystems=[*disks, lustre])["fullest"]["mount"] == "/"
+    layout = {"locations": {"runs": {"path": "/mnt/a/runs"}, "state": {"path": "/lustre/state"}}}
+    found = of_host(filesystems=[*disks, lustre], layout=layout, data_location={"path": "/mnt/b/stowage"})
+    assert found["fullest"] == {"mount": "/mnt/b", "used_pct": 40, "free_bytes": 60}
+    assert {one["mount"]: one["holds"] for one in found["filesystems"]} == {
+        "/": [],
+        "/mnt/a": ["runs"],
+        "/mnt/b": ["data location"],
+        "/lustre": ["state"],
+    }
+
+
+def test_nothing_is_known_of_a_host_that_told_nothing() -> None:
+    asked = [Asked("gpu-02", None, "Connection timed out", reached=False)]
+    found = fleet.fleet(asked, NOW)
+    (host,) = found["hosts"]
+    assert (host["answers"], host["why"], host["gathered"]) == (False, "Connection timed out", None)
+    assert (host["gate"]["open"], host["fullest"], host["filesystems"], host["leases"]) == (None, None, [], None)
+    assert found["summary"]["space"]["local"] == {
+        "filesystems": 0,
+        "unknown": 0,
+        "size_bytes": None,
+        "used_bytes": None,
+        "free_bytes": None,
+    }
+    assert found["summary"]["copies"]["bytes"] is None
+    assert found["accounts"]["unknown"] == 1 and found["accounts"]["users"] == []
+    assert all(hosts == ["gpu-02"] for hosts in found["not_known"].values())
+    assert [(one["what"], one["items"]) for one in found["attention"]] == [
+        ("Hosts that do not answer", [{"host": "gpu-02", "text": "Connection timed out"}])
+    ]
+
+
+def test_a_silent_host_has_the_figures_that_it_told_last() -> None:
+    facts = {"gathered": NOW - 7200, "filesystems": [filesystem("/", 10, 90)]}
+    found = fleet.fleet([Asked("gpu-02", facts, "no route", reached=False)], NOW)
+    assert found["hosts"][0]["gathered"] == NOW - 7200
+    assert found["hosts"][0]["fullest"]["used_pct"] == 10
+
+
+def test_a_shared_filesystem_counts_once() -> None:
+    lustre = filesystem("/lustre", 50, 50, shared=True, fstype="lustre", source="10.0.0.1@o2ib:/fs")
+    hung = {**filesystem("/scratch", None, None), "shared": True, "fstype": "lustre", "source": lustre["source"]}
+    asked = [
+        Asked(f"gpu-{n}", {"filesystems": [filesystem("/", 10, 90), hung if n == 1 else lustre]}) for n in range(3)
+    ]
+    space = fleet.fleet(asked, NOW)["summary"]["space"]
+    assert (space["local"]["filesystems"], space["local"]["size_bytes"]) == (3, 300)
+    assert (space["shared"]["filesystems"], space["shared"]["size_bytes"], space["shared"]["unknown"]) == (1, 100, 0)
+
+
+@pytest.mark.parametrize(
+    ("gate", "is_open"),
+    [
+        (None, None),
+        ({}, None),
+        ({"holds": "all"}, None),
+        ({"holds": []}, True),
+        ({"holds": [{"reason": "watermark", "text": "full"}]}, False),
+        ({"holds": [{"reason": "quota", "text": "ann", "user": "ann"}]}, True),
+        (
+            {"holds": [{"reason": "quota", "text": "vision", "team": "vision"}, {"reason": "stale", "text": "old"}]},
+            False,
+        ),
+    ],
+)
+def test_a_gate_is_open_held_or_not_known(gate: Any, is_open: bool | None) -> None:
+    assert of_host(gate=gate)["gate"]["open"] is is_open
+
+
+def test_what_is_not_available_is_told_once_with_its_reason() -> None:
+    found = of_host(
+        accounts={"unavailable": [{"location": "runs", "path": "/mnt/a/runs", "reason": "Permission denied"}]},
+        layout={
+            "locations": {"runs": {"path": "/mnt/a/runs", "mounted": False}, "cache": {"path": "/c", "mounted": None}}
+        },
+        data_location={"path": "/mnt/b/stowage", "available": False},
+        filesystems=[filesystem("/lustre", None, None, shared=True, error="does not answer")],
+        drives={
+            "ml": [{"name": "a", "sources": [{"path": "/x", "answers": False}, {"path": "/y", "available": False}]}]
+        },
+        tiers=[{"backend": "chat", "position": 0, "path": "/kv", "claimed": None}],
+        volumes=[{"name": "atlas", "path": "/v/atlas", "available": False}],
+    )
+    assert [(one["what"], one["path"], one["reason"]) for one in found["unavailable"]] == [
+        ("location runs", "/mnt/a/runs", "Permission denied"),
+        ("data location", "/mnt/b/stowage", "it is not mounted, or not its own"),
+        ("filesystem", "/lustre", "does not answer"),
+        ("drive ml/a, source 0", "/x", "does not answer"),
+        ("drive ml/a, source 1", "/y", "is not there"),
+        ("tier chat/0", "/kv", "it cannot be seen"),
+        ("volume atlas", "/v/atlas", "is not there"),
+    ]
+
+
+def test_what_is_incomplete_or_not_measured() -> None:
+    measured = {"bytes": 5, "complete": True, "measured": NOW}
+    found = of_host(
+        filesystems=[filesystem("/nfs", 1, 1, shared=True)],
+        layout={
+            "locations": {
+                "runs": {"path": "/r", "bytes": 5, "complete": False, "measured": NOW - 900},
+                "cache": {"path": "/c", **measured},
+                "state": {"path": "/s"},
+                "packages": {"path": "/nfs/p"},  # another host may measure it
+            }
+        },
+        copies={"ml.a": {"present": True}, "ml.b": {"present": False}, "ml.c": measured},
+        accounts={"complete": False, "measured": NOW - 900},
+    )
+    assert [(one["what"], one["measured"]) for one in found["incomplete"]] == [
+        ("location runs", NOW - 900),
+        ("location state", None),
+        ("copy ml.a", None),
+        ("users and teams", NOW - 900),
+    ]
+
+
+def drive(*sources: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": "imagenet", "state": "present", "used_by": [], "sources": list(sources), **more}
+
+
+ON_GPU_01 = {"node_scope": "", "node": "gpu-01", "path": "/data"}
+MEASURED = {"available": True, "answers": True, "bytes": 700, "files": 7, "complete": True, "measured": NOW - 60}
+
+
+def listed(*hosts: Asked) -> dict[str, Any]:
+    (found,) = fleet.fleet(list(hosts), NOW)["drives"]
+    return dict(found)
+
+
+def test_a_drive_on_one_machine_has_the_figures_of_that_machine() -> None:
+    found = listed(
+        Asked("gpu-01", {"drives": {"ml": [drive({**ON_GPU_01, **MEASURED}, used_by=["r1/w0"])]}}),
+        Asked("gpu-02", {"drives": {"ml": [drive(ON_GPU_01, used_by=["r1/w1", "r2/w0"])]}}),
+    )
+    assert (found["state"], found["where"], found["messages"]) == ("Available", ["gpu-01:/data"], [])
+    assert (found["bytes"], found["files"], found["unmeasured"], found["measured"]) == (700, 7, 0, NOW - 60)
+    assert found["answers"] == {"yes": 1, "no": 0}
+    assert found["workers"] == ["gpu-01: r1/w0", "gpu-02: r1/w1", "gpu-02: r2/w0"]
+
+
+@pytest.mark.parametrize(
+    ("source", "holder", "state", "message"),
+    [
+        (ON_GPU_01, "down", "Unreachable", "source 0 is on machine gpu-01 which is Down"),
+        (ON_GPU_01, "not asked", "Not known", "source 0 is on machine gpu-01 which was not asked"),
+        ({**ON_GPU_01, "answers": False}, "up", "Unavailable", "source 0: /data does not answer on gpu-01"),
+        ({**ON_GPU_01, "available": False}, "up", "Unavailable", "source 0: /data is not there on gpu-01"),
+        (
+            {**ON_GPU_01, "node_scope": "shared"},
+            "down",
+            "Not known",
+            "source 0 is measured by machine gpu-01 which is Down",
+        ),
+        (
+            {"node_scope": "local-any", "path": "/s", "answers": False},
+            "up",
+            "Unavailable",
+            "source 0: /s does not answer",
+        ),
+    ],
+)
+def test_why_a_drive_is_not_available(source: dict[str, Any], holder: str, state: str, message: str) -> None:
+    facts = {"drives": {"ml": [drive(source)]}}
+    asked = [Asked("gpu-02", facts)]
+    if holder != "not asked":
+        asked.append(
+            Asked("gpu-01", None if holder == "down" else facts, "no route" * (holder == "down"), holder == "up")
+        )
+    found = listed(*asked)
+    assert found["state"] == state
+    assert found["messages"][0].startswith(message)
+    assert found["bytes"] is None and found["unmeasured"] >= 1
+
+
+def test_a_placed_drive_has_the_sum_of_its_copies() -> None:
+    placed = drive({"node_scope": "placed", "path": ""}, evictable=True, size_hint_bytes=100)
+    copy = {"workspace": "ml", "drive": "imagenet", "present": True}
+    found = listed(
+        Asked("gpu-01", {"drives": {"ml": [placed]}, "copies": {"ml.imagenet": {**copy, "bytes": 90, "files": 3}}}),
+        Asked(
+            "gpu-02",
+            {"drives": {"ml": [placed]}, "copies": {"ml.imagenet": copy}, "data_location": {"path": "/d"}},
+        ),
+    )
+    assert (found["bytes"], found["files"], found["unmeasured"]) == (90, 3, 1)
+    assert (found["where"], found["size_hint_bytes"]) == (["each machine's data location"], 100)
+    assert [(one["host"], one["bytes"], one["folder"]) for one in found["copies"]] == [
+        ("gpu-01", 90, ""),
+        ("gpu-02", None, "/d/drives/ml.imagenet"),
+    ]
+
+
+def test_scratch_adds_up_over_the_machines() -> None:
+    source = {"node_scope": "local-any", "path": "/s"}
+    facts = [{**source, **MEASURED}, {**source, **MEASURED, "bytes": 1, "complete": False}, source]
+    found = listed(*(Asked(f"gpu-{n}", {"drives": {"ml": [drive(one)]}}) for n, one in enumerate(facts)))
+    assert (found["bytes"], found["unmeasured"], found["incomplete"]) == (701, 1, 1)
+    assert found["answers"] == {"yes": 2, "no": 0}
+
+
+@pytest.mark.parametrize(
+    ("drives", "state"), [({}, "Not declared"), ({"ml": [{"name": "imagenet", "state": "absent"}]}, "Deleted")]
+)
+def test_copies_whose_drive_is_gone(drives: dict[str, Any], state: str) -> None:
+    copies = {"ml.imagenet": {"workspace": "ml", "drive": "imagenet", "present": True, "bytes": 5}}
+    found = listed(Asked("gpu-01", {"drives": drives, "copies": copies}))
+    assert (found["state"], found["bytes"]) == (state, 5)
+
+
+def test_users_add_up_over_hosts_and_the_most_pressed_quota_is_first() -> None:
+    def told(size: int | None, since: float | None = None, **more: Any) -> dict[str, Any]:
+        users = {
+            "ann": {"bytes": size, "runs": 2, "quota": 100, "exceeded_since": since},
+            "bo": {"bytes": 9, "runs": 1},
+        }
+        account = {"measured": NOW - 9, "complete": True, "users": users, "tracked": {"runs": 10, "other": None}}
+        return {"accounts": {**account, "count": {"users": 2}, **more}}
+
+    asked = [
+        Asked("gpu-01", told(60)),
+        Asked("gpu-02", told(120, NOW - 7200, complete=False, measured=None, count={"users": 3})),
+        Asked("gpu-03", {}),
+    ]
+    found = fleet.fleet(asked, NOW)
+    accounts = found["accounts"]
+    assert (accounts["hosts"], accounts["unknown"], accounts["incomplete"]) == (2, 1, ["gpu-02"])
+    assert (accounts["in_part"], accounts["measured"]) == (1, NOW - 9)
+    assert [(one["name"], one["bytes"], one["runs"], one["hosts"]) for one in accounts["users"]] == [
+        ("ann", 180, 4, 2),
+        ("bo", 18, 2, 2),
+    ]
+    assert [one["host"] for one in accounts["users"][0]["quotas"]] == ["gpu-02", "gpu-01"]
+    assert accounts["tracked"] == {"runs": 20, "other": None}
+    quotas = next(one for one in found["attention"] if one["what"] == "Quotas exceeded")
+    assert quotas["items"] == [{"host": "gpu-02", "text": "user ann uses 120 B of 100 B, for 2 h"}]
+
+
+def test_network_mounts_in_trouble_come_first() -> None:
+    mounts = [
+        {"workspace": "ml", "drive": "a", "state": "Bound", "answers": True, "available": True, "proto": "rdma"},
+        {"workspace": "ml", "drive": "b", "state": "Bound", "answers": False, "available": False, "proto": "tcp"},
+        {"workspace": "ml", "drive": "c", "state": "Failed", "reason": "timed out"},
+    ]
+    found = report(network_mounts=mounts)["network_mounts"]
+    assert [(one["drive"], one["state"]) for one in found] == [("b", "Unreachable"), ("c", "Failed"), ("a", "Bound")]
+
+
+def test_tiers_that_cannot_be_read_are_not_known_rather_than_none() -> None:
+    assert report(tiers=None)["not_known"]["tiers"] == ["gpu-01"]
+    assert report(tiers=[])["not_known"]["tiers"] == []
+
+
+def test_events_of_all_hosts_are_the_newest_first() -> None:
+    asked = [
+        Asked("gpu-01", {"events": [{"time": 1.0, "message": "a"}, {"time": 3.0, "message": "c"}]}),
+        Asked("gpu-02", {"events": [{"time": 2.0, "message": "b"}]}),
+    ]
+    assert [one["message"] for one in fleet.fleet(asked, NOW)["events"]] == ["c", "b", "a"]
+
+
+def test_trouble_of_one_kind_is_one_with_all_its_hosts() -> None:
+    holds = {"holds": [{"reason": "watermark", "text": "full"}]}
+    found = fleet.fleet([Asked(f"gpu-{n}", {"gate": holds}) for n in range(50)], NOW)
+    assert [(one["what"], len(one["items"])) for one in found["attention"]] == [("Gates held: watermark", 50)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "moves"), [("held", 1), ("switched", 1), ("finished", 0), ("retired", 0), ("given up", 0)]
+)
+def test_a_location_that_is_being_moved_needs_attention(stage: str, moves: int) -> None:
+    found = report(relocations=[{"location": "runs", "path": "/a", "to": "/b", "stage": stage, "since": NOW}])
+    assert len(found["attention"]) == moves
+    assert found["hosts"][0]["relocations"][0]["stage"] == stage
+
+
+_FIELDS = ("path", "locations", "holds", "users", "ann", "quota", "bytes", "sources", "mounts", "measured", "time")
+_ANY = st.recursive(
+    st.sampled_from([None, True, -1, 10**30, 0.5, float("nan"), "", "<\x00\ud800"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(_FIELDS), inner, max_size=3),
+    max_leaves=6,
+)
+_PARTS = (
+    *("gathered", "filesystems", "layout", "data_location", "drives", "copies", "network_mounts", "tiers", "volumes"),
+    *("accounts", "gate", "events", "eviction", "daemon", "leases", "problems"),
+)
+
+
+@given(st.dictionaries(st.sampled_from(_PARTS), _ANY))
+def test_no_host_can_spoil_the_report_whatever_it_tells(facts: dict[str, Any]) -> None:
+    found = fleet.fleet([Asked("gpu-01", facts), Asked("gpu-02", {"gate": {"holds": []}})], NOW)
+    assert [host["name"] for host in found["hosts"]] == ["gpu-01", "gpu-02"]
+    assert found["hosts"][1]["gate"]["open"] is True
+
+
+def test_json_has_nothing_that_is_taken_for_a_template() -> None:
+    names = "{{ 1 }} {% x %} {# y #} {{{ z"
+    text = fleet.dumps(fleet.fleet([Asked(names, None, "no")], NOW))
+    assert not any(mark in text for mark in ("{{", "{%", "{#"))
+    assert json.loads(text)["hosts"][0]["name"] == names
+
+
+def test_a_report_can_be_read_again() -> None:
+    known = Fleet(50).hosts
+    found = fleet.fleet([Asked(name, facts, "" if facts else "no") for name, facts in known.items()], NOW)
+    assert fleet.read(fleet.dumps(found)) == json.loads(json.dumps(found))
+    assert fleet.read(found) is found
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("{", "the report: is not valid JSON"),
+        ("[]", "the report: is not one of version 1; make it with the filter report_fleet"),
+        ({"version": 2, "hosts": []}, "the report: is not one of version 1"),
+        (None, "the report: is not one of version 1"),
+    ],
+)
+def test_what_is_no_report_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(Refusal, match=message):
+        fleet.read(value)
