@@ -326,6 +326,15 @@ def test_trouble_of_one_kind_is_one_with_all_its_hosts() -> None:
     assert [(one["what"], len(one["items"])) for one in found["attention"]] == [("Gates held: watermark", 50)]
 
 
+@pytest.mark.parametrize(
+    ("stage", "moves"), [("held", 1), ("switched", 1), ("finished", 0), ("retired", 0), ("given up", 0)]
+)
+def test_a_location_that_is_being_moved_needs_attention(stage: str, moves: int) -> None:
+    found = report(relocations=[{"location": "runs", "path": "/a", "to": "/b", "stage": stage, "since": NOW}])
+    assert len(found["attention"]) == moves
+    assert found["hosts"][0]["relocations"][0]["stage"] == stage
+
+
 _FIELDS = ("path", "locations", "holds", "users", "ann", "quota", "bytes", "sources", "mounts", "measured", "time")
 _ANY = st.recursive(
     st.sampled_from([None, True, -1, 10**30, 0.5, float("nan"), "", "<\x00\ud800"]),
