@@ -70,7 +70,7 @@ options:
       - The run, as C(user/experiment/run_id), whose volumes the worker is to have. Its directory must be there. Only
         with O(state=prepared).
       - Without it the worker has no volumes afterwards. Those that it had are released, or refused while something
-        uses them.
+        uses them. A blank one is refused.
     type: str
   volumes:
     description:
@@ -393,7 +393,7 @@ def _prepare(
     end = time.monotonic() + timeout
     while True:
         volumes = Given()
-        if params["volumes_of"]:
+        if params["volumes_of"] is not None:
             whose = stamped.whose(places, params["volumes_of"])
             volumes = given(places, whose, params["volumes"], volumes_dir)
         preparation = Preparation.of(
@@ -410,7 +410,7 @@ def _prepare(
     for text in volumes.left_out:
         module.warn(f"the run is granted this, and the worker is to start without it: {text}")
     users = pins.used_by(found)
-    environment = {VARIABLE: volumes_dir} if params["volumes_of"] else {}
+    environment = {VARIABLE: volumes_dir} if params["volumes_of"] is not None else {}
     return {
         "mounts": outcome.mounts,
         "environment": environment,

@@ -114,6 +114,10 @@ def test_several_nodes_demand_claims_that_all_can_write_to() -> None:
         "claim data must be ReadWriteMany: 4 nodes write to hf_hub_cache and hf_datasets_cache",
         "claim ms must be ReadWriteMany: 4 nodes write to modelscope_cache",
     ]
+    with_inputs = render_run(HOST, "kubernetes", RUN, [DRIVE], **CLAIMS, access_modes=modes, nodes=4)
+    assert with_inputs["demands"][2:] == [
+        "the inputs are pins of one host, and the pods are on 4: each needs those of its own host"
+    ]
     wrong = {"run-data": ["ReadWriteOnce"]}
     assert "run-data must be ReadWriteMany: 4 nodes write to runs, and it is ReadWriteOnce" in refusal(
         "kubernetes", RUN, **CLAIMS, access_modes=wrong, nodes=4
@@ -210,6 +214,11 @@ def test_two_inputs_are_not_at_one_place_and_may_nest() -> None:
         (("docker", {**RUN, "work": "/srv/tuneplane/state"}), {}, "run: work: '/srv/tuneplane/state' is outside"),
         (("docker", RUN, "/data"), {}, "inputs: must be a list of mounts"),
         (("docker", RUN, [{"source": "/run/stowage/pins/r/1"}]), {}, "inputs[0]: must have source, target and read_"),
+        (
+            ("docker", RUN, [DRIVE, {**DRIVE, "source": "/run/stowage/pins/run-8/1", "target": "/b"}]),
+            {},
+            "inputs: were prepared for 'run-7' and 'run-8'; give those of one run",
+        ),
         (("docker", RUN), {"root": "/x"}, "root: a container of this host has the paths of the host; leave it out"),
         (("docker", RUN), {"claim": "x"}, "claim: says nothing to docker; leave it out"),
         (("slurm", RUN), {"claims": {"a": "b"}}, "claims: says nothing to slurm; leave it out"),

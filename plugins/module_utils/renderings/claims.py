@@ -18,7 +18,8 @@ from ..paths import is_within
 
 ROOT = "root"
 """What the claim of the default root begins at, by the name that a layout has for it."""
-_VOLUME_ROOT = "volume_root"
+VOLUME_ROOT = "volume_root"
+"""What none of a platform's services writes to."""
 _ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 _OF_MANY_NODES = "ReadWriteMany"
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -26,7 +27,7 @@ _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 def setting(name: str) -> str:
     """Return the setting of a path of the layout, in lower case: that of ``runs`` is ``runs_root``."""
-    return {ROOT: "storage_root", _VOLUME_ROOT: _VOLUME_ROOT}.get(name, f"{name}_root")
+    return {ROOT: "storage_root", VOLUME_ROOT: VOLUME_ROOT}.get(name, f"{name}_root")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Claims:
         """
         found = {ROOT: _claim(claim, "claim")} if claim else {}
         own = _own(layout, _mapping(claims, "claims"))
-        found.update({name: own[name] for name in (*NAMES, _VOLUME_ROOT) if name in own})
+        found.update({name: own[name] for name in (*NAMES, VOLUME_ROOT) if name in own})
         for name, one in found.items():
             first = next(other for other, its in found.items() if its == one)
             if first != name:
@@ -124,7 +125,7 @@ def _mapping(value: Any, name: str) -> Mapping[Any, Any]:
 
 def _own(layout: Layout, claims: Mapping[Any, Any]) -> dict[str, str]:
     """Return the claims of single locations by the names of these."""
-    names = {setting(name): name for name in (*NAMES, _VOLUME_ROOT)}
+    names = {setting(name): name for name in (*NAMES, VOLUME_ROOT)}
     found = {}
     for key, value in claims.items():
         label = f"claims: {key}"
@@ -133,9 +134,9 @@ def _own(layout: Layout, claims: Mapping[Any, Any]) -> dict[str, str]:
         if key not in names:
             raise Refusal(label, "there is no such setting", did_you_mean(str(key), names) or "write it like runs_root")
         name = names[key]
-        if name not in layout.overridden and (name != _VOLUME_ROOT or layout.volume_root is None):
+        if name not in layout.overridden and (name != VOLUME_ROOT or layout.volume_root is None):
             rule = f"{name} has no path of its own that a claim could begin at"
-            remedy = "give it one: host_volume_root" if name == _VOLUME_ROOT else "give it an override"
+            remedy = "give it one: host_volume_root" if name == VOLUME_ROOT else "give it an override"
             raise Refusal(label, rule, remedy)
         found[name] = _claim(value, label)
     return found

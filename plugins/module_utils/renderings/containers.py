@@ -99,18 +99,24 @@ def _paths(run: Any) -> dict[str, str]:
 
 
 def _inputs(inputs: Any) -> list[dict[str, Any]]:
+    """Return the mounts that were prepared for a run, and for one alone."""
     if isinstance(inputs, str) or not isinstance(inputs, Sequence):
         raise Refusal("inputs", "must be a list of mounts, as drive_mount returns them")
+    pins = Places().pins_dir
     found = []
     for number, one in enumerate(inputs):
         name = f"inputs[{number}]"
         if not isinstance(one, Mapping) or not {"source", "target", "read_only"} <= set(one):
             raise Refusal(name, "must have source, target and read_only, as drive_mount returns them")
         paths = {key: check_path(one[key], f"{name}: {key}") for key in ("source", "target")}
-        if not is_within(paths["source"], Places().pins_dir):
+        if not is_within(paths["source"], pins):
             rule = f"{quoted(paths['source'])} was not prepared for a run"
             raise Refusal(name, rule, "have drive_mount prepare it, and give the mounts that it returns")
         found.append({**one, **paths})
+    runs = sorted({one["source"][len(pins) + 1 :].partition("/")[0] for one in found})
+    if len(runs) > 1:
+        rule = f"were prepared for {' and '.join(map(quoted, runs))}"
+        raise Refusal("inputs", rule, "give those of one run, and have it prepare all that it needs")
     return found
 
 

@@ -24,12 +24,12 @@ def compose(layout: Layout, prefix: str) -> dict[str, Any]:
     The root is mounted as a whole, because the platform counts what else is in it. An override inside of it may be on
     another disk, and is mounted for itself.
     """
-    paths = {"root": layout.root, **{name: layout.locations[name] for name in sorted(layout.overridden)}}
+    paths = {layout.root, *(layout.locations[name] for name in layout.overridden)}
+    volumes = [_bind(path) for path in sorted(paths)]
+    if layout.volume_root is not None:
+        volumes.append({**_bind(layout.volume_root), "read_only": True})
     return {
-        "volumes": [
-            *(_bind(path) for path in sorted(set(paths.values()))),
-            *([{**_bind(layout.volume_root), "read_only": True}] if layout.volume_root is not None else []),
-        ],
+        "volumes": volumes,
         "environment": {name: _escaped(value) for name, value in layout.settings(prefix).items()},
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import Refusal, quoted
 from ..layout.rules import Layout
 from ..runs import renderings
-from .claims import ROOT, Claims, setting
+from .claims import ROOT, VOLUME_ROOT, Claims, setting
 from .containers import Container
 
 Parts = dict[str, Any]
@@ -25,8 +25,9 @@ def check_mount_path(path: str, name: str) -> str:
 
 
 def job(container: Container, claims: Claims, nodes: int) -> Parts:
-    """Return parts of the pod of a run and of its container, and what its claims have to be.
+    """Return parts of the pod of a run and of its container, and what has to hold that is not known to.
 
+    :param nodes: how many nodes the pods of the run are on
     :raises Refusal: when a directory is in no claim, or in one that the job may not write to
     """
     parts = {one.location: claims.part(one.location, one.source) for one in container.shares}
@@ -45,13 +46,18 @@ def job(container: Container, claims: Claims, nodes: int) -> Parts:
         for one in container.shares
     ]
     volumes = _volumes(claims, dict.fromkeys(part.begins for part in parts.values()))
+    demands = claims.demands(written, nodes)
+    if container.inputs and nodes > 1:
+        demands.append(
+            f"the inputs are pins of one host, and the pods are on {nodes}: each needs those of its own host"
+        )
     return {
         "pod": {"volumes": [*volumes, *inputs["volumes"]]},
         "container": {
             "volumeMounts": [*mounts, *inputs["volumeMounts"]],
             "env": renderings.variables(container.environment),
         },
-        "demands": claims.demands(written, nodes),
+        "demands": demands,
     }
 
 
@@ -67,7 +73,7 @@ def platform(seen: Layout, claims: Claims, prefix: str) -> Parts:
         {
             "name": _volume_name(name),
             "mountPath": check_mount_path(named[name], name),
-            **({"readOnly": True} if name == "volume_root" else {}),
+            **({"readOnly": True} if name == VOLUME_ROOT else {}),
         }
         for name in claims.held
     ]
