@@ -97,6 +97,18 @@ class Fleet:
                     "used_by": [],
                 }
             ],
+            "relocations": [
+                {
+                    "location": "runs",
+                    "path": self._named("/mnt/nvme1/runs"),
+                    "to": self._named("/mnt/nvme2/runs"),
+                    "stage": "copied" if number % 2 else "finished",
+                    "doing": "",
+                    "since": measured - 600,
+                }
+            ]
+            if number % 11 == 3
+            else [],
             "problems": [self._named(f"claim of tier chat/0 on gpu-{number}: damaged")] if number % 45 == 4 else [],
         }
 

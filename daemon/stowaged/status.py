@@ -10,7 +10,7 @@ from typing import Any
 
 from stowage_core import records
 from stowage_core.accounting.exceeded import exceeded_text
-from stowage_core.accounting.totals import UNMEASURED
+from stowage_core.accounting.totals import KINDS, UNMEASURED
 from stowage_core.errors import printable
 from stowage_core.gate.recorded import as_of
 from stowage_core.network_mounts.records import BOUND
@@ -350,7 +350,8 @@ def _accounts(state: State, width: int | None, now: float) -> list[str]:
         return []
     lines = []
     if section["tracked_bytes"] is not None:
-        kinds = [f"{kind} {decimal(size)}" for kind, size in section["tracked"].items() if size is not None]
+        sizes = [(kind, section["tracked"].get(kind)) for kind in KINDS]
+        kinds = [f"{kind} {decimal(size)}" for kind, size in sizes if size is not None]
         lines += wrapped(f"{decimal(section['tracked_bytes'])} in all: {', '.join(kinds)}", width)
     for kind in ("user", "team"):
         lines += _largest(kind, section[f"{kind}s"], width)

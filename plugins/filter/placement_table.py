@@ -11,10 +11,9 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-_NARROWEST = 40
+from ansible_collections.stowage.host.plugins.plugin_utils.lines import check, counted, named, rest, wrapped
+
 _WIDEST_NAME = 24
-_NAMED = 3
-"""How many hosts of a reason are named."""
 _DIFFERING = "Given another drive of that name than most; a workspace should have one list for the site"
 
 
@@ -25,25 +24,22 @@ def placement_table(found: Any, width: int = 68, lines: int = 20) -> list[str]:
     """
     if not isinstance(found, Mapping) or not {"candidates", "hosts", "refused", "differing"} <= set(found):
         raise AnsibleFilterError("placement_table: the input must be the result of the filter stowage.host.placement")
-    if not isinstance(width, int) or width < _NARROWEST:
-        raise AnsibleFilterError(f"placement_table: width must be a whole number, at least {_NARROWEST}")
-    if not isinstance(lines, int) or lines < 1:
-        raise AnsibleFilterError("placement_table: lines must be a whole number, at least 1")
+    check("placement_table", width, lines)
     candidates, refused = found["candidates"], found["refused"]
-    title = f"{len(candidates)} of {_count(len(found['hosts']), 'host')} can take a run with {_drives(found)}"
-    table = [*_wrapped(title, width, ""), *_candidates(candidates[:lines], found["hosts"], width)]
-    table += _rest(len(candidates) - lines, "candidate")
+    title = f"{len(candidates)} of {counted(len(found['hosts']), 'host')} can take a run with {_drives(found)}"
+    table = [*wrapped(title, width), *_candidates(candidates[:lines], found["hosts"], width)]
+    table += rest(len(candidates) - lines, "candidate")
     if refused:
         table += ["", "Not on"]
         for one in refused[:lines]:
-            table += _wrapped(_names(one["hosts"]), width, "  ")
-            table += _wrapped(one["reason"], width, "      ")
-        table += _rest(len(refused) - lines, "reason")
+            table += wrapped(named(one["hosts"]), width, "  ")
+            table += wrapped(one["reason"], width, "      ")
+        table += rest(len(refused) - lines, "reason")
     if found["differing"]:
-        table += ["", *_wrapped(_DIFFERING, width, "")]
+        table += ["", *wrapped(_DIFFERING, width)]
         for one in found["differing"]:
-            table += _wrapped(_names(one["hosts"]), width, "  ")
-            table += _wrapped(f"drive {one['drive']}", width, "      ")
+            table += wrapped(named(one["hosts"]), width, "  ")
+            table += wrapped(f"drive {one['drive']}", width, "      ")
     return table
 
 
@@ -67,26 +63,6 @@ def _candidates(names: Sequence[str], hosts: Mapping[str, Any], width: int) -> l
                 f"{head if index == 0 else ' ' * len(head)}{one}".rstrip() for index, one in enumerate(said or [""])
             ]
     return table
-
-
-def _names(hosts: Sequence[str]) -> str:
-    named = ", ".join(hosts[:_NAMED])
-    return f"{named} and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else named
-
-
-def _rest(number: int, what: str) -> list[str]:
-    return [f"  and {_count(number, f'more {what}')}"] if number > 0 else []
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Return *text* on as many lines as it needs; words, so also paths and names, are never cut."""
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 class FilterModule:

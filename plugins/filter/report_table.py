@@ -6,25 +6,23 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.stowage.host.plugins.module_utils.errors import StowageError
 from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
+from ansible_collections.stowage.host.plugins.plugin_utils.lines import check, counted, named, rest, wrapped
 from ansible_collections.stowage.host.plugins.plugin_utils.report import fleet
 
 Host = Mapping[str, Any]
 
-_NARROWEST = 40
 _WIDEST_NAME = 24
 _LEAST = 34
 """What the other columns take at least."""
 _LONGEST_WHY = 120
 """Ansible's reasons can have many lines; all of them are on the page."""
-_NAMED = 3
-"""How many hosts of a kind of trouble are named."""
 
 
 def report_table(report: Any, width: int = 68, lines: int = 20) -> list[str]:
@@ -32,10 +30,7 @@ def report_table(report: Any, width: int = 68, lines: int = 20) -> list[str]:
 
     :param lines: how many hosts, and how many kinds of trouble, are shown at most
     """
-    if not isinstance(width, int) or width < _NARROWEST:
-        raise AnsibleFilterError(f"report_table: width must be a whole number, at least {_NARROWEST}")
-    if not isinstance(lines, int) or lines < 1:
-        raise AnsibleFilterError("report_table: lines must be a whole number, at least 1")
+    check("report_table", width, lines)
     try:
         found = fleet.read(report)
     except StowageError as error:
@@ -43,23 +38,24 @@ def report_table(report: Any, width: int = 68, lines: int = 20) -> list[str]:
     hosts = sorted(found["hosts"], key=_first)
     # A longer name has a line of its own.
     wide = min(max([len(host["name"]) for host in hosts], default=0), _WIDEST_NAME, width - _LEAST)
-    table = [*_wrapped(_title(found["summary"]), width), f"{_row(('Host', 'Gate'), wide)}Fullest local filesystem"]
+    table = [*wrapped(_title(found["summary"]), width), f"{_row(('Host', 'Gate'), wide)}Fullest local filesystem"]
     for host in hosts[:lines]:
         table += _host(host, wide, width)
-    table += _rest(len(hosts) - lines, "host")
+    table += rest(len(hosts) - lines, "host")
     troubles = found["attention"]
     if troubles:
         table += ["", "Needs attention"]
         for one in troubles[:lines]:
-            table += _wrapped(f"{one['what']}: {_names([item['host'] for item in one['items']])}", width, "  ")
-        table += _rest(len(troubles) - lines, "kind")
+            its = list(dict.fromkeys(item["host"] for item in one["items"]))
+            table += wrapped(f"{one['what']}: {named(its)}", width, "  ", "      ")
+        table += rest(len(troubles) - lines, "kind")
     return table
 
 
 def _title(summary: Mapping[str, Any]) -> str:
     room, gates = summary["space"]["local"], summary["gates"]
     title = (
-        f"{summary['answering']} of {_count(summary['hosts'], 'host')} answered, {_count(gates['held'], 'gate')} held"
+        f"{summary['answering']} of {counted(summary['hosts'], 'host')} answered, {counted(gates['held'], 'gate')} held"
     )
     if room["size_bytes"] is None:
         return f"{title}; the room is not known"
@@ -76,7 +72,7 @@ def _host(host: Host, wide: int, width: int) -> list[str]:
     gate = {True: "open", False: "held", None: "?"}[host["gate"]["open"]] if host["answers"] else "-"
     fits = len(host["name"]) <= wide
     head = _row((host["name"] if fits else "", gate), wide)
-    said = _wrapped(_said(host), max(width - len(head), 20))
+    said = wrapped(_said(host), max(width - len(head), 20))
     lines = [f"{head if not number else ' ' * len(head)}{piece}" for number, piece in enumerate(said)]
     return lines if fits else [f"  {host['name']}", *lines]
 
@@ -89,9 +85,9 @@ def _said(host: Host) -> str:
     elif host["answers"]:
         said.append("not known")
     if host["unavailable"]:
-        said.append(f"{_count(len(host['unavailable']), 'path')} not available")
+        said.append(f"{counted(len(host['unavailable']), 'path')} not available")
     if host["incomplete"]:
-        said.append(f"{_count(len(host['incomplete']), 'figure')} incomplete")
+        said.append(f"{counted(len(host['incomplete']), 'figure')} incomplete")
     if host["answers"]:
         return ", ".join(said)
     why = textwrap.shorten(host["why"], _LONGEST_WHY, placeholder=" …")
@@ -100,28 +96,6 @@ def _said(host: Host) -> str:
 
 def _row(cells: tuple[str, str], wide: int) -> str:
     return f"  {cells[0]:<{wide}}  {cells[1]:<4}  "
-
-
-def _names(hosts: Sequence[str]) -> str:
-    different = list(dict.fromkeys(hosts))
-    named = ", ".join(different[:_NAMED])
-    return f"{named} and {len(different) - _NAMED} more" if len(different) > _NAMED else named
-
-
-def _rest(number: int, what: str) -> list[str]:
-    return [f"  and {_count(number, f'more {what}')}"] if number > 0 else []
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Return *text* on as many lines as it needs; words, so also paths and names, are never cut."""
-    after = f"{indent}    " if indent else ""
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
-    )
 
 
 class FilterModule:

@@ -30,7 +30,7 @@ from stowage_core.relocation.recorded import Relocation
 from stowage_core.services.lasting_mounts import LastingMounts
 from stowage_core.services.systemd_units import Systemctl
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 WRITER = """
 import os, sys, time
 target, told = sys.argv[1:]
@@ -52,7 +52,7 @@ while True:
     with open(told, "ab") as done:
         done.write(line)
     number += 1
-    time.sleep(0.01)
+    time.sleep(0.05)
 """
 NOT_TEXT = os.fsdecode(b"na\xffme\n")
 

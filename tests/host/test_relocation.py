@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,8 @@ def killed(step: str, work: Callable[[Callable[[str], None]], object]) -> None:
 
         try:
             work(kill)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
     _pid, status = os.waitpid(pid, 0)
@@ -180,12 +183,40 @@ def test_a_copy_that_somebody_changed_is_not_copied_over(lab: Lab) -> None:
     moving.close(lab.planned(), 60)
     moving.copy()
     (lab.to / "new").write_text("by somebody who was too early")
-    with pytest.raises(Refusal, match="was changed since it was compared"):
+    with pytest.raises(Refusal, match="was changed by somebody since it was copied"):
         moving.switch()
     moving.give_up()
-    with pytest.raises(PartlyFailed, match="was changed since it was compared"):
+    with pytest.raises(PartlyFailed, match="was changed by somebody since it was copied"):
         lab.move()
     assert (lab.to / "new").exists()
+
+
+def test_nobody_reaches_half_a_copy(lab: Lab) -> None:
+    """And so nothing of anybody's is among what the copying deletes."""
+    killed("copied", lab.move)
+    assert os.stat(lab.to).st_mode & 0o777 == 0o700 and os.stat(lab.to).st_uid == 0
+    assert [name.partition("-copy-")[0] for name in os.listdir(lab.to)] == [".stowage"]
+    os.chmod(lab.to, 0o777)
+    (lab.to / "mine").touch()
+    with pytest.raises(PartlyFailed, match="was changed by somebody"):
+        lab.moving().copy()
+    assert (lab.to / "mine").exists()
+    (lab.to / "mine").unlink()
+    subprocess.run(["rm", "-r", *lab.to.iterdir()], check=True)
+    before = contents(lab.path)
+    lab.move()
+    assert contents(lab.to) == before
+
+
+def test_what_came_into_the_new_directory_after_it_was_planned(lab: Lab) -> None:
+    moving = lab.moving()
+    moving.close(lab.planned(), 60)
+    (lab.to / "mine").touch()
+    with pytest.raises(
+        PartlyFailed, match="is not empty: mine came meanwhile; name an empty directory; it is given up"
+    ):
+        moving.copy()
+    assert (lab.to / "mine").exists() and lab.stage == "given up"
 
 
 def test_caches_can_be_left_behind(lab: Lab, tmp_path: Path) -> None:

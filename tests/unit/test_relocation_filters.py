@@ -61,9 +61,9 @@ def test_what_is_refused(variables: dict[str, Any], refused: str) -> None:
 
 def test_the_rest_of_a_request() -> None:
     request = asked(to="/n", hook="resume --run 'ann/e r'", wait=0, copy="no")
-    assert request["hook"] == ["resume", "--run", "ann/e r"] and request["wait_s"] == 0 and not request["copy"]
+    assert request["hook"] == ["resume", "--run", "ann/e r"] and request["wait_s"] == 0 and not request["with_content"]
     assert asked(to="/n", hook=["a", 1])["hook"] == ["a", "1"]
-    assert asked(to="/n")["copy"] is True and asked(to="/n")["wait_s"] == 600
+    assert asked(to="/n")["with_content"] is True and asked(to="/n")["wait_s"] == 600
 
 
 def test_who_moves_what_several_share() -> None:

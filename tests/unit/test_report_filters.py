@@ -48,7 +48,7 @@ def test_every_host_that_was_asked_is_in_the_report() -> None:
         ("gpu-03", False, False, "Failed to connect to the host via ssh"),
         ("gpu-04", False, True, "it could not report: no Python"),
         ("gpu-05", False, True, "it has not reported its storage yet"),
-        ("gpu-09", False, True, "its variables cannot be had: 'gpu-09'"),
+        ("gpu-09", False, True, "it is not in the inventory"),
     ]
     # What a fact cache has of a host that could not report is told.
     assert found["hosts"][3]["fullest"]["used_pct"] == 50

@@ -8,10 +8,12 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from fleet_lab import NOW, Fleet
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.stowage.host.plugins.modules import storage_facts
 from ansible_collections.stowage.host.plugins.plugin_utils.report import fleet
 from ansible_collections.stowage.host.plugins.plugin_utils.report.hosts import Asked, used_pct
 from stowage_core.errors import Refusal
@@ -324,6 +326,52 @@ def test_trouble_of_one_kind_is_one_with_all_its_hosts() -> None:
     holds = {"holds": [{"reason": "watermark", "text": "full"}]}
     found = fleet.fleet([Asked(f"gpu-{n}", {"gate": holds}) for n in range(50)], NOW)
     assert [(one["what"], len(one["items"])) for one in found["attention"]] == [("Gates held: watermark", 50)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "moves"), [("held", 1), ("switched", 1), ("finished", 0), ("retired", 0), ("given up", 0)]
+)
+def test_a_location_that_is_being_moved_needs_attention(stage: str, moves: int) -> None:
+    found = report(relocations=[{"location": "runs", "path": "/a", "to": "/b", "stage": stage, "since": NOW}])
+    assert len(found["attention"]) == moves
+    assert found["hosts"][0]["relocations"][0]["stage"] == stage
+
+
+def documented() -> dict[str, Any]:
+    """The facts of a host as the documentation of the module storage_facts has them."""
+    told = yaml.safe_load(storage_facts.RETURN)["ansible_facts"]["contains"]["stowage_storage"]["contains"]
+
+    def sample(field: dict[str, Any]) -> Any:
+        if "contains" not in field:
+            return field["sample"]
+        one = {name: sample(inner) for name, inner in field["contains"].items()}
+        return [one] if field["type"] == "list" else one
+
+    return {name: sample(field) for name, field in told.items()}
+
+
+def test_everything_that_is_documented_of_a_host_is_understood() -> None:
+    found = fleet.fleet([Asked("gpu-01", documented())], NOW)
+    (host,) = found["hosts"]
+    assert host["fullest"] == {"mount": "/mnt/nvme0", "used_pct": 13, "free_bytes": 3200123904000}
+    assert host["filesystems"][0]["holds"] == ["data location"]
+    assert (host["gate"]["open"], host["gate"]["watermark_pct"]) == (False, 90.0)
+    assert host["gate"]["judged"] is not None and host["gate"]["holds"][0]["reason"] == "watermark"
+    assert host["daemon"] == {"installed": True, "running": True, "last_cycle_age_s": 4.2}
+    assert [one["name"] for one in host["locations"]] == ["runs"]
+    assert (host["unavailable"], host["relocations"][0]["stage"]) == ([], "finished")
+    (drive,) = found["drives"]
+    assert (drive["name"], drive["bytes"], drive["workers"]) == ("hf-cache", 107000000000, ["gpu-01: finetune-3/w0"])
+    assert found["accounts"]["users"][0]["quotas"][0]["exceeded_since"] == 1764419995.0
+    assert found["accounts"]["tracked"]["runs"] == 812000000000
+    (mount,) = found["network_mounts"]
+    assert (mount["state"], mount["proto"], mount["node"]) == ("Bound", "rdma", "gpu-01")
+    (backend,) = found["tiers"]
+    assert (backend["backend"], backend["bytes"], backend["capacity"]) == ("chat", 67141632, 4398046511104)
+    (volume,) = found["volumes"]
+    assert (volume["name"], volume["grants"], volume["users"]) == ("models", 2, 1)
+    assert found["events"][0]["reason"] == "Evicted"
+    assert all(hosts == [] for hosts in found["not_known"].values())
 
 
 _FIELDS = ("path", "locations", "holds", "users", "ann", "quota", "bytes", "sources", "mounts", "measured", "time")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .. import records
 from ..layout.rules import PURPOSES
@@ -46,6 +46,9 @@ class Team:
 
     bytes: int = 0
     runs: int = 0
+
+
+_Counted = TypeVar("_Counted", User, Team)
 
 
 class Unavailable(NamedTuple):
@@ -84,13 +87,20 @@ class Shares:
         return records.typed(
             cls,
             {
-                "users": {name: records.typed(User, one) for name, one in value["users"].items()},
-                "teams": {name: records.typed(Team, one) for name, one in value["teams"].items()},
+                "users": {name: _counted(User, one) for name, one in value["users"].items()},
+                "teams": {name: _counted(Team, one) for name, one in value["teams"].items()},
                 "teams_measured": value["teams_measured"],
                 "damaged": tuple(Unavailable(**one) for one in value["damaged"]),
                 "rest": value["rest"],
             },
         )
+
+
+def _counted(cls: type[_Counted], value: Mapping[str, int]) -> _Counted:
+    """Return what somebody has; there may be thousands of them in a record that is read often."""
+    if not all(type(one) is int for one in value.values()):
+        raise TypeError(f"{value!r}")
+    return cls(**value)
 
 
 @dataclass(frozen=True)

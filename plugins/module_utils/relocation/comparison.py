@@ -13,7 +13,7 @@ import errno
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ..errors import printable
@@ -48,10 +48,9 @@ class Compared:
     bytes: int = 0
     links: list[str] = field(default_factory=list)
     """The first symbolic links with an absolute target in the old tree."""
-    outside: int = 0
-    """Files that have further names outside of the tree, which is why their copies are files of their own."""
     was: State = State(0, 0)
     copied: State = State(0, 0)
+    """Without the directory itself, which is changed last."""
 
 
 def compare(old_fd: int, new_fd: int, old_paths: Sequence[str], say: Callable[[str], None] = nothing) -> Compared:
@@ -65,22 +64,24 @@ def compare(old_fd: int, new_fd: int, old_paths: Sequence[str], say: Callable[[s
     return Compared(**{**answer, "was": State(**answer["was"]), "copied": State(**answer["copied"])})
 
 
-def state_of(fd: int, alive: Callable[[], None] = nothing) -> State:
+def state_of(fd: int, itself: bool = True) -> State:
     """Return the state of the tree open at *fd*, by looking at every inode in it.
 
+    :param itself: whether the directory itself counts
     :raises StowageError: when something in it cannot be looked at
     """
-    value = answer_of(lambda: asdict(_state_of(fd)), DEADLINE_S, alive)
-    return State(**value)
+    return State(**answer_of(lambda: asdict(_state_of(fd, itself)), DEADLINE_S))
 
 
-def _state_of(fd: int) -> State:
+def _state_of(fd: int, itself: bool) -> State:
     problems: list[Problem] = []
     changes = _Changes()
     # Opened anew: btrfs does not list what has come since a directory was opened.
-    for directory in Walk(open_beneath(fd, b"."), problems.append):
+    walk = Walk(open_beneath(fd, b"."), problems.append)
+    for directory in walk:
         progress()
-        changes.add(directory.status)
+        if walk.depth or itself:
+            changes.add(directory.status)
         for entry in directory.files():
             progress()
             changes.add(entry.stat(follow_symlinks=False))
@@ -106,8 +107,6 @@ class _Comparison:
         self._copies: dict[tuple[int, int], tuple[int, int]] = {}
         """The file that the copy of each file with several names is."""
         self._originals: dict[tuple[int, int], tuple[int, int]] = {}
-        self._names: dict[tuple[int, int], int] = {}
-        """How many names of it are still to be found."""
         self._was, self._copied = _Changes(), _Changes()
 
     def run(self) -> Compared:
@@ -135,7 +134,6 @@ class _Comparison:
                 continue
             open_directories.append(new_fd)
             self._compare_directory(walk, directory, new_fd)
-        self._found.outside = sum(1 for left in self._names.values() if left > 0)
         self._found.was, self._found.copied = self._was.state, self._copied.state
         return self._found
 
@@ -148,8 +146,9 @@ class _Comparison:
         old_fd = directory.fd
         new = os.fstat(new_fd)
         self._was.add(directory.status)
-        self._copied.add(new)
-        for what in (*_of_inodes(directory.status, new), *_of_attributes(_place(old_fd), _place(new_fd))):
+        if walk.depth:
+            self._copied.add(new)
+        for what in (*_of_inodes(directory.status, new), *_of_attributes(attributes(old_fd), attributes(new_fd))):
             self._differs(walk.path(), what)
         names, copied = set(os.listdir(old_fd)), set(os.listdir(new_fd))
         for name in sorted(copied - names):
@@ -169,7 +168,7 @@ class _Comparison:
         yield from _of_inodes(old, new)
         if stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
             return
-        yield from _of_attributes(_place(old_fd, name), _place(new_fd, name))
+        yield from _of_attributes(_attributes_of(old_fd, name), _attributes_of(new_fd, name))
         if stat.S_ISLNK(old.st_mode):
             target = os.readlink(os.fsencode(name), dir_fd=old_fd)
             if target != os.readlink(os.fsencode(name), dir_fd=new_fd):
@@ -195,12 +194,6 @@ class _Comparison:
         one, other = (old.st_dev, old.st_ino), (new.st_dev, new.st_ino)
         if self._copies.setdefault(one, other) != other or self._originals.setdefault(other, one) != one:
             yield "is not one file with the same names in the copy"
-        self._names[one] = self._names.get(one, old.st_nlink) - 1
-
-
-def _place(fd: int, name: str = "") -> bytes:
-    """Return a path to what has a name in a directory: attributes of links have no call of their own by descriptor."""
-    return b"/proc/self/fd/%d/" % fd + os.fsencode(name)
 
 
 def _of_inodes(old: os.stat_result, new: os.stat_result) -> Iterator[str]:
@@ -219,17 +212,28 @@ def _of_inodes(old: os.stat_result, new: os.stat_result) -> Iterator[str]:
         yield "is another device in the copy"
 
 
-def _of_attributes(old: bytes, new: bytes) -> Iterator[str]:
-    before, after = _attributes(old), _attributes(new)
+def _of_attributes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
             yield f"extended attribute {printable(name)} differs in the copy"
 
 
-def _attributes(place: bytes) -> dict[str, bytes]:
-    follow = place.endswith(b"/")  # a directory itself; a name may be a link
-    names = [name for name in os.listxattr(place, follow_symlinks=follow) if name not in _OF_THE_FILESYSTEM]
-    return {name: os.getxattr(place, name, follow_symlinks=follow) for name in names}
+def attributes(fd: int) -> dict[str, bytes]:
+    """Return the extended attributes of what is open at *fd* that belong to the content."""
+    return {name: os.getxattr(fd, name) for name in os.listxattr(fd) if name not in _OF_THE_FILESYSTEM}
+
+
+def _attributes_of(dir_fd: int, name: str) -> dict[str, bytes]:
+    # By its path: a link or a device has no other way to them.
+    place = b"/proc/self/fd/%d/" % dir_fd + os.fsencode(name)
+    names = [one for one in os.listxattr(place, follow_symlinks=False) if one not in _OF_THE_FILESYSTEM]
+    return {one: os.getxattr(place, one, follow_symlinks=False) for one in names}
+
+
+def differences_of_root(old_fd: int, new_fd: int) -> list[str]:
+    """Return how the directory open at *new_fd* itself differs from that open at *old_fd*."""
+    of_inodes = _of_inodes(os.fstat(old_fd), os.fstat(new_fd))
+    return [*of_inodes, *_of_attributes(attributes(old_fd), attributes(new_fd))]
 
 
 def _same_content(old_dir: int, new_dir: int, name: bytes, size: int) -> bool:

@@ -34,7 +34,7 @@ from ..sizes import decimal
 from ..syscalls import bind_mount, open_beneath, unmount
 from ..use.child import nothing
 from ..use.look import InUse, Subject, in_use
-from . import aside, backup, copying, old_path, recorded
+from . import aside, backup, copying, old_path, recorded, staging
 from .comparison import Compared, compare, state_of
 from .directories import opened_beneath, opened_new, opened_old
 from .old_path import UNITS, KeptPath, kept_path
@@ -67,10 +67,12 @@ STEPS = (
     "covered",
     "closed",
     "copied",
+    "unpacked",
     "compared",
     "switching",
     "kept",
     "stamped",
+    "opened up",
     "bound",
     "switched",
     "setting aside",
@@ -193,7 +195,8 @@ class Moving:
         return self._or_give_up(one, lambda: self._close(one, wait_s))
 
     def _close(self, one: Relocation, wait_s: float) -> Relocation:
-        self._check_going_back(one)
+        with opened_new(one, mount_table.read()) as fd:
+            self._check_copyable(one, fd)
         one = self._save(replace(one, stage=HELD, doing=CLOSED))
         end = time.monotonic() + wait_s
         while True:
@@ -214,24 +217,28 @@ class Moving:
                 raise StowageError(f"in use after {wait_s:g} s: {'; '.join(used[:3])}")
             self._progress.say(f"waits for its users: {used[0]}")
             time.sleep(_LOOK_AGAIN_S)
-        archive = one.backup or os.path.join(
-            self._places.relocations_dir, f"{one.location}-{one.identity}{backup.ENDING}"
-        )
-        if not os.path.exists(archive):
-            backup.back_up(self._places, archive)
+        name = f"{one.location}-{one.identity}{backup.ENDING}"
+        archive = os.path.join(self._places.relocations_dir, name)
+        backup.back_up(self._places, archive)
         return self._reach(one.at(CLOSED, backup=archive), "closed")
 
     def _writable(self, one: Relocation) -> list[str]:
         return old_path.writable_ways(one.real, mount_table.read())
 
-    def _check_going_back(self, one: Relocation) -> None:
-        """Refuse to copy again over what somebody has changed in the copy since it was compared."""
-        if one.copied is None:
-            return
-        with opened_new(one, mount_table.read()) as fd:
-            if state_of(fd) != one.copied:
-                rule = f"{one.to} was changed since it was compared with {one.path}"
-                raise Refusal(one.location, rule, "look at both, and empty it to have it copied again")
+    def _check_copyable(self, one: Relocation, fd: int) -> None:
+        """Refuse a new directory, open at *fd*, in which there may be anything that copying again would delete."""
+        if aside.names_in(fd):
+            self._check_kept(one, fd)
+
+    def _check_kept(self, one: Relocation, fd: int) -> None:
+        """Refuse a new directory, open at *fd*, that is not as it was left."""
+        if one.copied is not None:
+            kept = state_of(fd, itself=False) == one.copied
+        else:
+            kept = not one.began or staging.is_roots_only(fd)
+        if not kept:
+            rule = f"{one.to} was changed by somebody since it was copied"
+            raise Refusal(one.location, rule, "look at both, and empty it to have it copied again")
 
     def copy(self) -> Relocation:
         """Copy the content, and compare the copy with it."""
@@ -250,28 +257,37 @@ class Moving:
             return self._reach(one.at(VERIFIED), "compared")
         table = mount_table.read()
         with opened_old(one, table) as old_fd, opened_new(one, table) as new_fd:
-            self._check_going_back(one)
+            self._check_copyable(one, new_fd)
+            if not one.began or not aside.names_in(new_fd):
+                staging.keep_for_root(new_fd, one.to)
+                one = self._save(replace(one, began=True))
             if not one.copy:
-                was, empty = state_of(old_fd), state_of(new_fd)
+                was, empty = state_of(old_fd), state_of(new_fd, itself=False)
                 return self._reach(one.at(VERIFIED, was=was, copied=empty), "compared")
-            if self._tools.rsync is None:
-                raise Refusal("rsync", "there is no such program on this host", "install it (package rsync)")
-            fstype = of_path(one.real, table).fstype
-            for attempt in range(_ATTEMPTS):
-                one = self._save(replace(one, stage=CLOSED, doing=COPIED, copied=None))
-                copying.copy(self._tools.rsync, self._tools.run_command, old_fd, new_fd, fstype, attempt > 0)
-                one = self._save(replace(one.at(COPIED), doing=VERIFIED), "copied")
-                found = compare(old_fd, new_fd, one.old_paths, self._progress.say)
-                if not found.count:
-                    break
-            else:
-                more = f" (and {found.count - 3} more)" if found.count > 3 else ""
-                raise StowageError(f"{one.to} is no whole copy: {'; '.join(found.differences[:3])}{more}")
+            one = self._save(replace(one, stage=CLOSED, doing=COPIED))
+            with staging.staged(new_fd, one.identity) as content_fd:
+                one, found = self._copied(replace(one, copied=None), old_fd, content_fd)
+            staging.unpack(new_fd, one.identity)
+            self._step("unpacked")
+            # What it was moved by has changed its directories' times of change.
+            copied = state_of(new_fd, itself=False)
         self._check_closed(one)
-        return self._reach(self._compared(one, found), "compared")
+        return self._reach(one.at(VERIFIED, was=found.was, copied=copied, links=tuple(found.links)), "compared")
 
-    def _compared(self, one: Relocation, found: Compared) -> Relocation:
-        return one.at(VERIFIED, was=found.was, copied=found.copied, links=tuple(found.links))
+    def _copied(self, one: Relocation, old_fd: int, content_fd: int) -> tuple[Relocation, Compared]:
+        """Copy and compare until nothing differs."""
+        if self._tools.rsync is None:
+            raise Refusal("rsync", "there is no such program on this host", "install it (package rsync)")
+        for attempt in range(_ATTEMPTS):
+            one = self._save(replace(one, stage=CLOSED, doing=COPIED))
+            fstype = one.old.filesystem.fstype
+            copying.copy(self._tools.rsync, self._tools.run_command, old_fd, content_fd, fstype, attempt > 0)
+            one = self._save(replace(one.at(COPIED), doing=VERIFIED), "copied")
+            found = compare(old_fd, content_fd, one.old_paths, self._progress.say)
+            if not found.count:
+                return one, found
+        more = f" (and {found.count - 3} more)" if found.count > 3 else ""
+        raise StowageError(f"{one.to} is no whole copy: {'; '.join(found.differences[:3])}{more}")
 
     def _check_closed(self, one: Relocation) -> None:
         """Refuse when anybody could have written to the old directory since it was closed."""
@@ -318,7 +334,10 @@ class Moving:
             if stage == VERIFIED:
                 with opened_old(one, table) as old_fd:
                     self._follow(one, old_fd, new_fd)
-                self._step("stamped")
+                    self._step("stamped")
+                    if one.here:
+                        staging.open_up(old_fd, new_fd, one.location)
+                    self._step("opened up")
                 bind_mount(new_fd, one.real)
             self._step("bound")
         if not old_path.found(one.real, one.to_real, mount_table.read()).bound:
@@ -333,7 +352,8 @@ class Moving:
         with opened_old(one, table) as fd:
             if state_of(fd) != one.was:
                 raise Refusal(one.location, f"{one.path} was changed since it was copied", "run it again")
-        self._check_going_back(one)
+        with opened_new(one, table) as fd:
+            self._check_kept(one, fd)
 
     def _follow(self, one: Relocation, before_fd: int, after_fd: int) -> None:
         """Have the teams of runs stay known: their stamps are true of directories, and these are other ones now."""
@@ -364,9 +384,15 @@ class Moving:
     def _back(self, one: Relocation) -> None:
         old_path.uncover(one.real, one.to_real, mount_table.read)
         table = mount_table.read()
-        if one.location == "runs":
+        if one.location != "runs":
+            return
+        try:
             with opened_old(one, table) as old_fd, opened_new(one, table) as new_fd:
                 self._follow(one, new_fd, old_fd)
+        except (Refusal, OSError) as error:
+            # As when the new disk is dead: that must not keep anybody from the old one.
+            message = f"the teams of runs are those of the new directory: {one_line(error)}; see {one.backup}"
+            events.tell(self._places, object=f"location/{one.location}", reason="TeamsNotKept", message=message)
 
     def give_up(self) -> Relocation | None:
         """Go on as before the move, which is not switched, or switched back."""

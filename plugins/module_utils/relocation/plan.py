@@ -210,7 +210,7 @@ class Planning:
         former = () if earlier is None else tuple(one for one in (*earlier.former, earlier.path) if one != to)
         return Relocation(
             location=name,
-            identity=secrets.token_hex(8),
+            identity=secrets.token_hex(8) if resumed is None else resumed.identity,
             path=path,
             real=old.real,
             to=to,
@@ -226,6 +226,7 @@ class Planning:
             avail=avail,
             former=former if resumed is None else resumed.former,
             copied=None if resumed is None else resumed.copied,
+            began=resumed is not None and resumed.began,
             stage="",
         )
 

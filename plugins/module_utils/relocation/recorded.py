@@ -104,7 +104,9 @@ class Relocation:
     was: State | None = None
     """The old content, when it was compared."""
     copied: State | None = None
-    """The new content then."""
+    """The new content then, without the directory itself."""
+    began: bool = False
+    """Whether anything was put into the new directory."""
     aside: State | None = None
     """The old content, since it lies aside."""
     links: tuple[str, ...] = field(default=())

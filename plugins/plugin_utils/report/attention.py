@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ansible_collections.stowage.host.plugins.module_utils.relocation import stages
 from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
 from ansible_collections.stowage.host.plugins.module_utils.spans import lasting
 
@@ -49,6 +50,11 @@ def _found(report: Part) -> Iterator[Found]:
         for tier in backend["tiers"]:
             for words in tier["trouble"]:
                 yield WARN, "KV-cache tiers", tier["host"], f"{backend['backend']} {tier['path']} {words}"
+    for host in hosts:
+        for one in host["relocations"]:
+            if one["stage"] in stages.UNDER_WAY:
+                move = f"{one['location']} from {one['path']} to {one['to']}: {one['stage']}"
+                yield WARN, "Locations that are being moved", host["name"], move
     yield from _daemons(hosts)
     for host in hosts:
         for problem in host["problems"]:

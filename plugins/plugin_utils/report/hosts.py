@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ansible_collections.stowage.host.plugins.module_utils.paths import is_within
 
@@ -48,6 +49,7 @@ def of_host(asked: Asked) -> Part:
         "unavailable": _unavailable(facts),
         "incomplete": _incomplete(facts, filesystems),
         "eviction": _eviction(facts.get("eviction")),
+        "relocations": [_relocation(one) for one in mappings(facts.get("relocations"))],
         "leases": len(facts["leases"]) if isinstance(facts.get("leases"), list) else None,
         "problems": texts(facts.get("problems")),
     }
@@ -199,6 +201,11 @@ def _eviction(told: object) -> Part | None:
     }
 
 
+def _relocation(told: Told) -> Part:
+    words = {field: text(told.get(field)) for field in ("location", "path", "to", "stage", "doing")}
+    return {**words, "since": moment(told.get("since"))}
+
+
 # -- What is not there, and what is not known
 
 
@@ -224,8 +231,8 @@ def _unavailable(facts: Told) -> list[Part]:
     for workspace, drives in mapping(facts.get("drives")).items():
         for drive in mappings(drives):
             for number, source in enumerate(mappings(drive.get("sources"))):
-                if truth(source.get("answers")) is False or truth(source.get("available")) is False:
-                    reason = "does not answer" if truth(source.get("answers")) is False else "is not there"
+                if source.get("answers") is False or source.get("available") is False:
+                    reason = "does not answer" if source.get("answers") is False else "is not there"
                     add(f"drive {text(workspace)}/{text(drive.get('name'))}, source {number}", source, reason)
     for one in mappings(facts.get("tiers")):
         if truth(one.get("claimed")) is not True:
@@ -241,24 +248,36 @@ def _incomplete(facts: Told, filesystems: Sequence[Part]) -> list[Part]:
     """Return what is not measured, or whose last measurement was not complete, and when the figures are from."""
     found = []
 
-    def add(what: str, told: Told, missing_is_known: bool = True) -> None:
-        if truth(told.get("complete")) is False or (missing_is_known and whole(told.get("bytes")) is None):
-            measured = moment(told.get("measured"))
-            found.append({"what": what, "measured": measured})
+    def add(told: Told, *what: Any) -> None:
+        words = what[0] + "".join(text(one) for one in what[1:])
+        found.append({"what": words, "measured": moment(told.get("measured"))})
 
     shared = {name for one in filesystems if one["shared"] for name in one["holds"]}
     for name, told in mapping(mapping(facts.get("layout")).get("locations")).items():
         # What other hosts see too is measured by one of them.
-        add(f"location {text(name)}", mapping(told), text(name) not in shared)
+        if _is_incomplete(mapping(told)) or (text(name) not in shared and _is_unmeasured(mapping(told))):
+            add(mapping(told), "location ", name)
     for workspace, drives in mapping(facts.get("drives")).items():
         for drive in mappings(drives):
             for number, source in enumerate(mappings(drive.get("sources"))):
-                add(f"drive {text(workspace)}/{text(drive.get('name'))}, source {number}", source, False)
+                if _is_incomplete(source):
+                    add(source, "drive ", workspace, "/", drive.get("name"), ", source ", number)
     for name, told in mapping(facts.get("copies")).items():
-        if truth(mapping(told).get("present")) is not False:
-            add(f"copy {text(name)}", mapping(told))
+        copy = mapping(told)
+        if copy.get("present") is not False and (_is_incomplete(copy) or _is_unmeasured(copy)):
+            add(copy, "copy ", name)
     for one in mappings(facts.get("tiers")):
-        add(_tier(one), one)
-    if truth(mapping(facts.get("accounts")).get("complete")) is False:
-        found.append({"what": "users and teams", "measured": moment(mapping(facts.get("accounts")).get("measured"))})
+        if _is_incomplete(one) or _is_unmeasured(one):
+            add(one, _tier(one))
+    accounts = mapping(facts.get("accounts"))
+    if _is_incomplete(accounts):
+        add(accounts, "users and teams")
     return found
+
+
+def _is_incomplete(told: Told) -> bool:
+    return told.get("complete") is False
+
+
+def _is_unmeasured(told: Told) -> bool:
+    return whole(told.get("bytes")) is None

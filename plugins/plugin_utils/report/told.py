@@ -34,6 +34,8 @@ def texts(value: Any) -> list[str]:
 
 def text(value: Any) -> str:
     """Return *value* as printable text; nothing for None."""
+    if isinstance(value, str) and value.isprintable():
+        return value
     return "" if value is None else printable(str(value))
 
 

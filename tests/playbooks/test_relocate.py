@@ -1,0 +1,180 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The playbook relocate, run by Ansible over hosts that only seem to be some, with stand-ins for its modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playbooks_lab import AWAY, HERE, Lab, Played
+
+# WANT_JSON: a program that is given the file with its arguments, in the host's own directory for temporary files.
+STAND_IN = '''#!/usr/bin/python
+"""WANT_JSON"""
+import json, os, sys
+arguments = json.load(open(sys.argv[1]))
+directory = sys.argv[1].rpartition("/ansible-tmp-")[0]
+home, host = os.path.split(directory)
+module = "%s"
+state = arguments.get("state", "planned" if module == "relocation" else arguments["overrides"].get("runs", "") or "old")
+state = "new" if isinstance(state, dict) else state
+with open(os.path.join(home, "asked"), "a") as asked:
+    print(host, "check" if arguments["_ansible_check_mode"] else "do", module, state, file=asked)
+answers = json.load(open(os.path.join(home, "answers.json")))[host]
+new = {"path": "/mnt/new/runs", "mount_point": "/mnt/new"}
+told = {
+    "relocation": {
+        "stage": {"planned": "", "closed": "closed", "copied": "verified", "given_up": "given up"}.get(state, state),
+        "path": "/srv/runs", "to": "/mnt/new/runs", "bytes": 1000, "shared": [False, False], "progress": "half way",
+        "moves": {"runs": ["/srv/runs", "/mnt/new/runs"]}, "references": ["/etc/exports:1: /srv/runs"],
+        "overrides": {"runs": new}, "overrides_before": {"runs": ""}, "lines": ["host_storage_overrides:", "  runs: X"],
+    },
+    "storage_layout": {"settings": {}},
+}[module]
+told = {"changed": state != "planned", "actions": [] if state in ("planned", "old") else [state], **told}
+print(json.dumps({**told, **answers.get(state, {})}))
+'''
+MOVE = {"relocate_location": "runs", "relocate_to": "/mnt/new/runs"}
+FAILED = {"failed": True, "msg": "runs: it went wrong", "actions": [], "stage": ""}
+BACK = "it is in use as before the move, and jobs are not held"
+
+Play = Callable[..., Played]
+
+
+@pytest.fixture
+def play(lab: Lab) -> Play:
+    """Run the playbook over two hosts; one without answers is out of reach."""
+    for name in ("relocation", "storage_layout"):
+        lab.stand_in(name, STAND_IN % name)
+
+    def run(answers: dict[str, Any] | None = None, *arguments: str, **variables: Any) -> Played:
+        given = {"gpu-01": {}, "gpu-02": {}} if answers is None else answers
+        hosts = {
+            name: {**(HERE if name in given else AWAY), "host_storage_root": "/srv", "ansible_async_dir": str(lab.home)}
+            for name in ("gpu-01", "gpu-02")
+        }
+        return lab.play("relocate", *arguments, hosts=hosts, answers=given, variables={**MOVE, **variables})
+
+    return run
+
+
+def steps(played: Played, host: str) -> list[str]:
+    """What a host was asked to do, without what was only to be predicted."""
+    asked = [line.split()[1:] for line in played.asked if line.startswith(host)]
+    return [state for how, module, state in asked if how == "do" and (module, state) != ("relocation", "planned")]
+
+
+def test_every_stage_in_its_order_on_all_hosts(play: Play) -> None:
+    played = play(relocate_hook="true 'a b'")
+    assert played.status == 0, played.output
+    for host in ("gpu-01", "gpu-02"):
+        assert steps(played, host) == ["closed", "copied", "switched", "new", "finished"]
+    order = [line.split()[-1] for line in played.asked if " do " in line and "planned" not in line]
+    assert order == sorted(order, key=["closed", "copied", "switched", "new", "finished"].index), (
+        "all take each together"
+    )
+    assert "still names the old path: /etc/exports:1: /srv/runs" in played.output
+    assert "Proved by true a b" in played.output
+    assert played.stats == {
+        "stowage_relocate_stage": "finished",
+        "stowage_relocate_lines": ["host_storage_overrides:", "  runs: X"],
+    }
+
+
+def test_check_mode_changes_nothing(play: Play) -> None:
+    played = play(None, "--check")
+    assert played.status == 0, played.output
+    assert steps(played, "gpu-01") == [] == steps(played, "gpu-02")
+    assert "runs: /srv/runs to /mnt/new/runs, 1000.00 Bytes" in played.output
+
+
+def test_what_one_host_refuses_changes_no_host(play: Play) -> None:
+    played = play({"gpu-01": {}, "gpu-02": {"planned": FAILED}})
+    assert played.status == 2 and played.refusal == "runs: it went wrong (on gpu-02)"
+    assert steps(played, "gpu-01") == []
+
+
+def test_a_host_out_of_reach_is_not_left_behind(play: Play) -> None:
+    played = play({"gpu-01": {}})
+    assert played.status != 0 and "it is out of reach (on gpu-02)" in played.output
+    assert steps(played, "gpu-01") == []
+
+
+def test_what_is_not_rolled_out_is_not_moved(play: Play) -> None:
+    played = play({"gpu-01": {"old": {"actions": ["write x"]}}, "gpu-02": {}})
+    assert played.status == 2
+    assert "the host is not as the inventory declares it: write x; roll it out first" in played.refusal
+    assert steps(played, "gpu-02") == []
+
+
+@pytest.mark.parametrize(
+    ("at", "before", "undone"),
+    [
+        ("closed", [], "given up"),
+        ("copied", ["copied"], "given up"),
+        ("switched", ["copied", "switched"], "undone"),
+        ("new", ["copied", "switched", "new"], "undone"),
+    ],
+)
+def test_what_fails_on_one_host_is_undone_on_all(play: Play, at: str, before: list[str], undone: str) -> None:
+    back = {"undone": {"stage": undone}}
+    played = play({"gpu-01": back, "gpu-02": {at: FAILED, **back}})
+    assert played.status == 2
+    assert played.refusal == f"runs: it went wrong (on gpu-02); {BACK}"
+    for host in ("gpu-01", "gpu-02"):
+        settings = ["old"] if undone == "undone" else []
+        assert steps(played, host) == ["closed", *before, "undone", *settings, "given_up"]
+
+
+def test_a_hook_that_fails_undoes_it(play: Play) -> None:
+    played = play(relocate_hook="sh -c 'echo the run does not resume >&2; false'")
+    assert played.status == 2
+    assert played.refusal == f"the run does not resume (on gpu-01, gpu-02); {BACK}"
+    assert steps(played, "gpu-01")[-3:] == ["undone", "old", "given_up"]
+
+
+def test_what_cannot_be_undone_stays_held_and_is_said(play: Play) -> None:
+    played = play({"gpu-01": {"undone": FAILED}, "gpu-02": {}}, relocate_to="", relocate_give_up="true")
+    assert played.status == 2
+    assert played.refusal == "runs cannot go back; not back: runs: it went wrong (on gpu-01)"
+    assert steps(played, "gpu-01") == ["undone"]
+
+
+def test_given_up(play: Play) -> None:
+    played = play(relocate_to="", relocate_give_up="true")
+    assert played.status == 0, played.output
+    assert steps(played, "gpu-01") == ["undone", "old", "given_up"]
+
+
+def test_retired_only_when_no_host_refuses(play: Play) -> None:
+    played = play(relocate_to="", relocate_confirm="/srv/runs")
+    assert played.status == 0, played.output
+    assert [line for line in played.asked if "gpu-01" in line] == [
+        "gpu-01 check relocation retired",
+        "gpu-01 do relocation retired",
+    ]
+    assert "relocate_forget=true" in played.output
+    played = play({"gpu-01": {}, "gpu-02": {"retired": FAILED}}, relocate_to="", relocate_confirm="/srv/runs")
+    assert played.refusal == "runs: it went wrong (on gpu-02)" and steps(played, "gpu-01") == []
+
+
+def test_how_far_it_is_shows_while_it_goes_on(play: Play, lab: Lab) -> None:
+    slow = STAND_IN.replace("print(json", "import time; time.sleep(4 if state == 'copied' else 0)\nprint(json")
+    lab.stand_in("relocation", slow % "relocation")
+    played = play({"gpu-01": {}}, relocate_hosts="gpu-01")
+    assert played.status == 0, played.output
+    assert "runs: half way" in played.output
+
+
+def test_refused_before_any_host_is_asked(play: Play) -> None:
+    played = play(relocate_location="run")
+    assert played.refusal == "relocate_location: there is no location 'run'; did you mean runs?"
+    assert played.asked == []
+
+
+def test_several_hosts_do_not_share_a_new_directory(play: Play) -> None:
+    shared = {"planned": {"shared": [False, True]}}
+    played = play({"gpu-01": shared, "gpu-02": shared})
+    assert "is seen by several hosts, each of which has a location of its own there" in played.refusal
