@@ -16,7 +16,7 @@ from ansible_collections.stowage.host.plugins.plugin_utils.report.page import pa
 
 PICTURES = REPOSITORY / ".build/report"
 HOSTS = 24
-NARROW, TABLET, WIDE = 360, 800, 1280
+NARROW, TABLET, WIDE = 360, 720, 1280
 
 # What is wider than the screen, and cannot be scrolled to by itself.
 OVERFLOWING = """(() => {
