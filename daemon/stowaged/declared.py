@@ -23,6 +23,7 @@ from stowage_core.gate.judgement import Hold
 from stowage_core.mounts import FilesystemId
 from stowage_core.network_mounts import records as network_records
 from stowage_core.network_mounts.records import MountRecord
+from stowage_core.paths import is_within
 from stowage_core.places import Places
 from stowage_core.tiers import recorded as tier_records
 from stowage_core.tiers.declared import MOONCAKE, MemberGroup, Tier, tier_name
@@ -169,22 +170,22 @@ def _layout(places: Places) -> tuple[Target | None, list[Target]]:
     value = records.read(places.layout_json)
     if value is None:
         return None, []
-    root = None
+    root, known = value.get("root"), {}
     found = []
     try:
-        if value.get("root") is not None:
-            root = records.typed(Target, {"object": ROOT, "path": value["root"]})
         for name, one in sorted(value["locations"].items()):
-            target = {
-                "object": f"location/{name}",
-                "path": one["path"],
+            point = one.get("mount_point")
+            mounted = {
                 "filesystem": _filesystem(one.get("filesystem")),
-                "mount_point": one.get("mount_point") if one.get("require_mount") else None,
+                "mount_point": point if one.get("require_mount") else None,
             }
-            found.append(records.typed(Target, target))
+            found.append(records.typed(Target, {"object": f"location/{name}", "path": one["path"], **mounted}))
+            if root is not None and point is not None and is_within(one["path"], root) and is_within(root, point):
+                known = mounted  # it is on the mount that the root is on
+        target = None if root is None else records.typed(Target, {"object": ROOT, "path": root, **known})
     except (KeyError, TypeError, AttributeError) as error:
         raise records.RecordError(f"{places.layout_json}: not a layout ({error!r}); roll the host out again") from error
-    return root, found
+    return target, found
 
 
 def _filesystem(value: dict[str, Any] | None) -> FilesystemId | None:

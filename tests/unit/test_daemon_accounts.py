@@ -13,7 +13,7 @@ from stowage_core import events, records
 from stowage_core.accounting.quotas import Quotas
 from stowage_core.accounting.totals import Location, Shares, User
 from stowage_core.places import Places
-from stowaged import accounts
+from stowaged import accounts, declared
 from stowaged.accounts import SECTION, Accounting
 from stowaged.last_measured import last_accounts
 from stowaged.sections import Sections
@@ -128,3 +128,30 @@ def test_a_full_disk_is_told(host: Host, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(records, "write", full)
     text = accounts._record(host.places, {})
     assert text == f"{host.places.accounts_json}: No space left on device; the accounts recorded are old"
+
+
+DISK = {"fstype": "ext4", "uuid": "u-1", "source": "/dev/nvme0n1"}
+OTHER_DISK = {**DISK, "uuid": "u-2"}
+
+
+@pytest.mark.parametrize(
+    ("locations", "uuid", "mount_point"),
+    [
+        ({"state": ("/srv/root/state", "/srv", DISK, True)}, "u-1", "/srv"),
+        ({"state": ("/srv/root/state", "/srv", DISK, False)}, "u-1", None),
+        # A default location that is a mount of its own, and one that is elsewhere, say nothing of the root.
+        ({"runs": ("/srv/root/runs", "/srv/root/runs", OTHER_DISK, True)}, None, None),
+        ({"runs": ("/srv/runs", "/srv", OTHER_DISK, True)}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_the_root_is_on_the_filesystem_of_what_is_in_it(
+    tmp_path: Path, locations: dict[str, Any], uuid: str | None, mount_point: str | None
+) -> None:
+    keys = ("path", "mount_point", "filesystem", "require_mount")
+    named = {name: dict(zip(keys, one)) for name, one in locations.items()}
+    places = Places.under(str(tmp_path))
+    records.write(places.layout_json, {"root": "/srv/root", "locations": named})
+    root = declared.load(places, "gpu-01").root
+    assert root is not None and (root.object, root.path) == ("root", "/srv/root")
+    assert (None if root.filesystem is None else root.filesystem.uuid, root.mount_point) == (uuid, mount_point)
