@@ -17,7 +17,6 @@ from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from ansible_collections.stowage.host.plugins.module_utils.layout.rules import NAMES
 from ansible_collections.stowage.host.plugins.module_utils.paths import check_path
 
-MOVE, RETIRE, FORGET, GIVE_UP = "move", "retire", "forget", "give_up"
 _WAIT_S = 600
 
 
@@ -44,7 +43,8 @@ def _request(hostvars: Mapping[str, Any], hosts: list[str], asked: Mapping[str, 
         raise Refusal("relocate_location", f"there is no location {quoted(location)}", remedy)
     flags = {name: _flag(asked, name) for name in ("give_up", "forget")}
     confirm, to = survey_text(asked.get("confirm")), survey_text(asked.get("to"))
-    actions = [RETIRE] * bool(confirm) + [FORGET] * flags["forget"] + [GIVE_UP] * flags["give_up"] + [MOVE] * bool(to)
+    said = {"move": bool(to), "retire": bool(confirm), **flags}
+    actions = [action for action, is_said in said.items() if is_said]
     if len(actions) != 1:
         one_of = "relocate_to, relocate_confirm, relocate_forget or relocate_give_up"
         raise Refusal(f"location {location}", "say one thing to do", f"give one of {one_of}")

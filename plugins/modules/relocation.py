@@ -226,7 +226,8 @@ ARGUMENT_SPEC = {
     "confirm": {"type": "str", "default": ""},
 }
 
-_PATIENCE_S, _LONGEST_COPY_S = 60.0, 7 * 86400.0
+_PATIENCE_S = 60.0
+_LONGEST_COPY_S = 7 * 86400.0
 
 
 def body(module: AnsibleModule, differences: Differences) -> dict[str, Any]:

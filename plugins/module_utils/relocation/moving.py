@@ -70,9 +70,9 @@ STEPS = (
     "unpacked",
     "compared",
     "switching",
-    "kept",
     "stamped",
     "opened up",
+    "kept",
     "bound",
     "switched",
     "setting aside",
@@ -324,12 +324,10 @@ class Moving:
         if stage == VERIFIED:
             self._check_closed(one)
             self._check_unchanged(one)
-        table = mount_table.read()
-        one = self._save(replace(one, doing=SWITCHED), "switching")
         kept = self._kept(one)
         kept.check(self._tools.units)
-        kept.write(self._tools.units, self._tools.systemctl)
-        self._step("kept")
+        one = self._save(replace(one, doing=SWITCHED), "switching")
+        table = mount_table.read()
         with opened_new(one, table) as new_fd:
             if stage == VERIFIED:
                 with opened_old(one, table) as old_fd:
@@ -338,6 +336,10 @@ class Moving:
                     if one.here:
                         staging.open_up(old_fd, new_fd, one.location)
                     self._step("opened up")
+            # With this a boot is the switch, so nothing else may be left to do.
+            kept.write(self._tools.units, self._tools.systemctl)
+            self._step("kept")
+            if stage == VERIFIED:
                 bind_mount(new_fd, one.real)
             self._step("bound")
         if not old_path.found(one.real, one.to_real, mount_table.read()).bound:
