@@ -80,6 +80,15 @@ options:
       - Only with O(volumes_of).
     type: list
     elements: str
+  volumes_team:
+    description:
+      - The team that the run is stamped with, as M(stowage.host.run_directory) returned it on the host that measures
+        the runs. It is for other hosts that see shared runs too, and have no stamps; without it the run counts as one
+        without a team there, and a warning says so.
+      - Another one than a stamp says that is on this host, or any where this host measures the runs and the run has
+        none, is refused. Take it from that answer, not from whoever asks for the run.
+      - Only with O(volumes_of).
+    type: str
   volumes_dir:
     description:
       - Where the worker has its volumes, each in a directory of its name; C(/volumes) when left out. Only with
@@ -311,6 +320,7 @@ _OF_STATE = {
     "datavolume_refs": "prepared",
     "volumes_of": "prepared",
     "volumes": "prepared",
+    "volumes_team": "prepared",
     "volumes_dir": "prepared",
     "confirm_within": "prepared",
     "cgroup": "confirmed",
@@ -329,6 +339,7 @@ ARGUMENT_SPEC = {
     "datavolume_refs": {"type": "raw"},
     "volumes_of": {"type": "str"},
     "volumes": {"type": "list", "elements": "str"},
+    "volumes_team": {"type": "str"},
     "volumes_dir": {"type": "str"},
     "confirm_within": {"type": "int"},
     "cgroup": {"type": "str"},
@@ -392,9 +403,9 @@ def _prepare(
     held = sorted({_leased(pin) for pin in worker.of_it(pins.of_run(places, worker.run)) if not pins.stale(pin)})
     end = time.monotonic() + timeout
     while True:
-        volumes = Given()
+        volumes, unknown = Given(), ""
         if params["volumes_of"] is not None:
-            whose = stamped.whose(places, params["volumes_of"])
+            whose, unknown = stamped.whose(places, params["volumes_of"], params["volumes_team"] or "")
             volumes = given(places, whose, params["volumes"], volumes_dir)
         preparation = Preparation.of(
             places, params["host_name"], workspace, worker, refs, start, volumes.folders, volumes.kept
@@ -407,6 +418,8 @@ def _prepare(
     found, problems = pins.readable(places)
     for problem in problems:
         module.warn(str(problem))
+    if unknown:
+        module.warn(unknown)
     for text in volumes.left_out:
         module.warn(f"the run is granted this, and the worker is to start without it: {text}")
     users = pins.used_by(found)
@@ -432,7 +445,7 @@ def main() -> None:
         argument_spec=ARGUMENT_SPEC,
         supports_check_mode=True,
         required_if=[("state", "prepared", ["host_name", "datavolume_refs"])],
-        required_by={"volumes": ["volumes_of"], "volumes_dir": ["volumes_of"]},
+        required_by=dict.fromkeys(("volumes", "volumes_team", "volumes_dir"), ["volumes_of"]),
     )
     run(module, make)
 

@@ -23,10 +23,11 @@ from stowage_core.claims import of_layout
 from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.owner import claim
+from stowage_core.runs import location, pins, stamps
 from stowage_core.runs import mounts as run_mounts
-from stowage_core.runs import pins, stamps
 from stowage_core.runs.mounts import Worker
-from stowage_core.volumes import recorded
+from stowage_core.volumes import recorded, stamped
+from stowage_core.volumes.entitled import Whose
 from stowaged import command
 
 
@@ -134,6 +135,36 @@ def test_the_team_is_the_stamped_directory_s(lab: VolumeLab) -> None:
     assert len(lab.give(ANN)[0].mounts) == 1
     Path(stamps.record_path(lab.places, "ann")).write_text("{")
     assert "not valid JSON" in refused(lab, ANN), "which team it is of is not known"
+
+
+def test_directories_above_a_run_are_root_s(lab: VolumeLab) -> None:
+    """Else whoever else has them could put a run of his own there."""
+    lab.declare(models(lab))
+    os.chown(lab.runs / "ann", 1000, 1000)
+    assert f"{lab.runs}/ann: belongs to " in refused(lab, ANN)
+    os.chown(lab.runs / "ann", 0, 0)
+    (lab.runs / "ann/tune").chmod(0o777)
+    assert f"{lab.runs}/ann/tune: others than root can write to it" in refused(lab, ANN)
+
+
+def test_a_host_that_does_not_measure_the_runs_is_told_the_team(
+    lab: VolumeLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.declare(models(lab))
+    lab.make_run("eve/tune/1")
+    with pytest.raises(Refusal, match="volumes_team: vision is not what run eve/tune/1 is stamped with here, which is"):
+        stamped.whose(lab.places, "eve/tune/1", "vision")
+    # The disk's type passes for a shared one.
+    monkeypatch.setattr(location.mount_table, "is_shared", lambda fstype: fstype in ("ext4", "xfs", "btrfs"))
+    unknown = "run eve/tune/1: its team is not known on this host, for another one measures its runs; what is granted"
+    whose, why = stamped.whose(lab.places, "eve/tune/1")
+    assert whose.team == "" and why.startswith(unknown)
+    assert stamped.whose(lab.places, "eve/tune/1", "vision") == (Whose("eve/tune/1", "eve", "vision"), "")
+    with pytest.raises(Refusal, match="speech is not what run ann/tune/1 is stamped with here, which is vision"):
+        stamped.whose(lab.places, ANN, "speech")
+    records.write(lab.places.daemon_json, {"measure_shared": True})
+    with pytest.raises(Refusal, match="which is no team; leave it out on a host that has the stamps"):
+        stamped.whose(lab.places, "eve/tune/1", "vision")
 
 
 def test_the_outer_one_of_grants_in_each_other(lab: VolumeLab) -> None:

@@ -36,7 +36,7 @@ class VolumeLab(RunLab):
         for directory in (self.root, self.runs):
             directory.mkdir()
         where = {"override": True, "require_mount": False, "mount_point": "/"}
-        filesystem = {"fstype": "ext4", "uuid": None, "source": "/dev/none"}
+        filesystem = self.location.filesystem.to_json()
         layout = {
             "root": str(disk / "storage"),
             "volume_root": str(self.root),
@@ -70,7 +70,8 @@ class VolumeLab(RunLab):
             return change.declare(self.places, declared, found, accept_new_filesystem)
 
     def given(self, run_of: str = ANN, names: Sequence[str] | None = None, volumes_dir: str = "/volumes") -> Given:
-        return given(self.places, stamped.whose(self.places, run_of), names, volumes_dir)
+        whose, _unknown = stamped.whose(self.places, run_of)
+        return given(self.places, whose, names, volumes_dir)
 
     def give(
         self,

@@ -20,7 +20,7 @@ ANSWERS = '''#!/usr/bin/python
 import json, os, time
 from ansible.module_utils.basic import AnsibleModule
 
-TEXTS = ("run", "worker", "workspace", "host_name", "datavolume_refs", "volumes_of")
+TEXTS = ("run", "worker", "workspace", "host_name", "datavolume_refs", "volumes_of", "volumes_team")
 TYPES = {**dict.fromkeys(TEXTS, "raw"), "confirm_within": "int", "timeout": "int", "force": "bool", "volumes": "list"}
 module = AnsibleModule(
     {"state": {"default": "prepared"}, **{name: {"type": kind} for name, kind in TYPES.items()}},
@@ -154,6 +154,8 @@ OF_PREPARE = [
     ({"run_of": False}, f"run_of: false {OF}"),
     ({"run_of": "", "run_workspace": "", "run_drives": "[]"}, 'run_workspace: "" names no workspace; give its name'),
     ({"run_of": "a/b/c", "run_workspace": ""}, 'run_workspace: "" names no workspace; give its name'),
+    ({"run_team": "vision"}, 'run_team: "vision" is for no run; give run_of, whose team it is'),
+    ({"run_of": "a/b/c", "run_team": ["x"]}, 'run_team: ["x"] is no team; give its name, or leave it blank'),
     ({"run_volumes": "models"}, 'run_volumes: "models" is for no run; give run_of, whose volumes they are'),
     ({"run_of": "a/b/c", "run_volumes": []}, f"run_volumes: [] {VOLUMES}"),
     ({"run_of": "a/b/c", "run_volumes": " , "}, f'run_volumes: " , " {VOLUMES}'),
@@ -196,6 +198,7 @@ BLANK = {
     "run_force": "",
     "run_of": None,
     "run_volumes": " ",
+    "run_team": "",
 }
 
 
@@ -219,7 +222,11 @@ def test_blank_is_the_default(site: Site) -> None:
 @pytest.mark.parametrize(
     ("given", "asked", "left_out"),
     [
-        ({"run_of": " ann/tune/1 "}, {"workspace": "ml", "datavolume_refs": "cache"}, []),
+        (
+            {"run_of": " ann/tune/1 ", "run_team": " vision "},
+            {"workspace": "ml", "datavolume_refs": "cache", "volumes_team": "vision"},
+            [],
+        ),
         (
             {"run_of": "ann/tune/1", "run_volumes": "models, data", "run_workspace": "", "run_drives": "[]"},
             {"datavolume_refs": "[]", "volumes": ["models", "data"]},

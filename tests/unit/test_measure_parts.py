@@ -164,6 +164,29 @@ def test_a_rest_is_what_no_part_hides(
     assert {name: usage.bytes for name, usage in found.items()} == wanted
 
 
+def by_hand(tree: Path, part: str, rest: bool, hiding: list[str]) -> tuple[int, int]:
+    """Return bytes and files of a part: of all that have a name in it and, of a rest, in nothing below that hides."""
+    inodes = {}
+    for path in (tree / part).rglob("*"):
+        above = {one.relative_to(tree).as_posix() for one in path.parents if one.is_relative_to(tree)}
+        hidden = any(one in above and one != part and one.startswith(f"{part}/" if part else "") for one in hiding)
+        if not path.is_dir() and not (rest and hidden):
+            inodes[path.stat().st_ino] = path.stat().st_size
+    return sum(inodes.values()), len(inodes)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rests_and_parts_of_a_random_tree(tree: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    directories = ["", *(path.relative_to(tree).as_posix() for path in tree.rglob("d*") if path.is_dir())]
+    parts = {name: chance.choice((REST, HIDES, PLAIN, (True, True))) for name in chance.sample(directories, 25)}
+    _whole, found = kinds(tree, parts)
+    hiding = [name for name, (_rest, hides) in parts.items() if hides]
+    assert {name: (usage.bytes, usage.files) for name, usage in found.items()} == {
+        name: by_hand(tree, name, rest, hiding) for name, (rest, _hides) in parts.items() if name.count("/") < 9
+    }
+
+
 def test_a_hard_link_counts_in_a_rest_that_has_a_name_of_it(tmp_path: Path) -> None:
     (tmp_path / "user/run").mkdir(parents=True)
     (tmp_path / "user/run/file").write_bytes(bytes(100))

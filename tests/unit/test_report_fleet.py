@@ -94,8 +94,14 @@ def test_nothing_is_known_of_a_host_that_told_nothing() -> None:
 
 
 def test_a_silent_host_has_the_figures_that_it_told_last() -> None:
-    facts = {"gathered": NOW - 7200, "filesystems": [filesystem("/", 10, 90)]}
+    facts = {"gathered": NOW - 7200, "filesystems": [filesystem("/", 10, 90)], "gate": {"holds": []}, "problems": ["x"]}
     found = fleet.fleet([Asked("gpu-02", facts, "no route", reached=False)], NOW)
+    assert (found["hosts"][0]["problems"], [one["what"] for one in found["attention"]]) == (
+        ["x"],
+        ["Hosts that do not answer"],
+    )
+    # It was open then; whether it is now, nobody knows.
+    assert (found["hosts"][0]["gate"]["open"], found["summary"]["gates"]["unknown"]) == (None, 1)
     assert found["hosts"][0]["gathered"] == NOW - 7200
     assert found["hosts"][0]["fullest"]["used_pct"] == 10
 

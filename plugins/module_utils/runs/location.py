@@ -38,10 +38,17 @@ class RunsLocation:
     """As the layout has it."""
     mount: Mount
     table: Sequence[Mount]
+    measures_shared: bool = False
+    """Whether this host measures what others see too."""
 
     @property
     def is_local(self) -> bool:
         return not mount_table.is_shared(self.mount.fstype)
+
+    @property
+    def is_measured_here(self) -> bool:
+        """Whether this is the host that measures the runs, and so has their stamps."""
+        return self.is_local or self.measures_shared
 
     def path_of(self, *names: str) -> str:
         return os.path.join(self.path, *names)
@@ -110,9 +117,26 @@ def _recorded(places: Places) -> Mapping[str, Any]:
 
 @contextmanager
 def opened(places: Places) -> Iterator[RunsLocation]:
-    """Open the runs location for as long as it takes.
+    """Open the runs location for as long as it takes, on the host that measures it.
 
     :raises Refusal: when there is no layout, its disk is missing, or another host measures what is on it
+    """
+    with opened_anywhere(places) as location:
+        if not location.is_measured_here:
+            fstype = location.mount.fstype
+            rule = f"is on {fstype}, which other hosts see too, and teams are stamped on the host that measures it"
+            remedy = (
+                "run this on that host: the one with the daemon's setting measure_shared (daemon_shared_measured_by)"
+            )
+            raise Refusal(location.path, rule, remedy)
+        yield location
+
+
+@contextmanager
+def opened_anywhere(places: Places) -> Iterator[RunsLocation]:
+    """Open the runs location for as long as it takes, whichever host measures it.
+
+    :raises Refusal: when there is no layout, or its disk is missing
     """
     recorded = _recorded(places)
     path = str(recorded["path"])
@@ -132,16 +156,8 @@ def opened(places: Places) -> Iterator[RunsLocation]:
             str(recorded["mount_point"]) if recorded["require_mount"] else None,
             FilesystemId.from_json(recorded["filesystem"]),
         )
-        _check_measured_here(places, path, mount)
-        yield RunsLocation(fd, path, mount, table)
+        yield RunsLocation(
+            fd, path, mount, table, (records.read(places.daemon_json) or {}).get("measure_shared") is True
+        )
     finally:
         os.close(fd)
-
-
-def _check_measured_here(places: Places, path: str, mount: Mount) -> None:
-    """Refuse a location on a shared filesystem unless this is the host that measures it, where the stamps belong."""
-    settings = records.read(places.daemon_json) or {}
-    if mount_table.is_shared(mount.fstype) and settings.get("measure_shared") is not True:
-        rule = f"is on {mount.fstype}, which other hosts see too, and teams are stamped on the host that measures it"
-        remedy = "run this on that host: the one with the daemon's setting measure_shared (daemon_shared_measured_by)"
-        raise Refusal(path, rule, remedy)

@@ -7,44 +7,52 @@ from __future__ import annotations
 
 import os
 
-from ..answers import check_answers
-from ..drives import host_paths
 from ..errors import Refusal, printable
-from ..layout import record as layout_record
 from ..places import Places
+from ..runs import location as runs_location
 from ..runs import stamps
+from ..runs.location import RunsLocation, check_parent
 from ..runs.shape import RunName
 from ..syscalls import NO_DIRECTORY, open_beneath
 from .entitled import Whose
 
 
-def whose(places: Places, run: str) -> Whose:
-    """Return whose the run ``user/experiment/run_id`` is that is on this host.
+def whose(places: Places, run: str, team: str = "") -> tuple[Whose, str]:
+    """Return whose the run ``user/experiment/run_id`` is, whose directory is on this host, and what is not known of it.
 
-    :raises Refusal: when it has no directory here
+    :param team: that it is stamped with on the host that measures the runs, when that is another one
+    :raises Refusal: when it has no directory here, or the team is not that of its stamp
     :raises RecordError: when the stamps of its user's runs cannot be used
     """
     named = RunName.parsed(run)
-    name = f"run {printable(run)}"
-    location = layout_record.load(places.layout_json)["locations"].get("runs")
-    if location is None:
-        rule = "this host has no storage layout, and so no runs"
-        raise Refusal(name, rule, "roll the host out with host_storage_root")
-    path = location["path"]
-    check_answers([(name, path)])
-    with host_paths.opened(path, name) as found:
-        if found.missing:
-            raise Refusal(name, f"the runs location {printable(found.path)} is not there", "mount its disk")
-        try:
-            fd = open_beneath(found.fd, os.fsencode(run))
-        except OSError as error:
-            if error.errno not in NO_DIRECTORY:
-                raise
-            rule = f"it has no directory below {printable(path)} ({error.strerror})"
-            raise Refusal(name, rule, "make it first (run_directory), or mount the disk of the runs") from error
+    with runs_location.opened_anywhere(places) as location:
+        for number in (1, 2):
+            fd = _opened(location, run, named[:number])
+            try:
+                check_parent(fd, location.path_of(*named[:number]))
+            finally:
+                os.close(fd)
+        fd = _opened(location, run, named)
         try:
             stamp = stamps.load(places, named.user).get(named.in_user)
-            team = stamp.team if stamp is not None and stamp.matches(fd) else ""
+            stamped = stamp.team if stamp is not None and stamp.matches(fd) else ""
         finally:
             os.close(fd)
-    return Whose(run, named.user, team)
+        if team and team != stamped and (stamped or location.is_measured_here):
+            rule = f"{team} is not what run {printable(run)} is stamped with here, which is {stamped or 'no team'}"
+            raise Refusal("volumes_team", rule, "leave it out on a host that has the stamps")
+    if team or stamped or location.is_measured_here:
+        return Whose(run, named.user, stamped or team), ""
+    rule = f"run {printable(run)}: its team is not known on this host, for another one measures its runs"
+    return Whose(run, named.user, ""), f"{rule}; what is granted to teams is left out"
+
+
+def _opened(location: RunsLocation, run: str, names: tuple[str, ...]) -> int:
+    try:
+        return open_beneath(location.fd, os.fsencode("/".join(names)))
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+        rule = f"it has no directory below {printable(location.path)} ({error.strerror})"
+        remedy = "make it first (run_directory), or mount the disk of the runs"
+        raise Refusal(f"run {printable(run)}", rule, remedy) from error
