@@ -31,9 +31,13 @@ if [[ ! -x $work/run ]]; then
     cd "$work"
     rm -rf deb
     {
+        echo "<fontconfig><dir>$work/root/usr/share/fonts</dir><dir>/usr/share/fonts</dir>"
+        echo "<cachedir>$work/fonts</cachedir></fontconfig>"
+    } >fonts.conf
+    {
         echo '#!/bin/sh'
         echo "export LD_LIBRARY_PATH=$(find "$work/root/usr/lib" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)"
-        [[ -e /etc/fonts/fonts.conf ]] || echo "export FONTCONFIG_PATH=$work/root/etc/fonts"
+        echo "export FONTCONFIG_FILE=$work/fonts.conf"
         echo "exec $work/root/usr/lib/chromium/chromium \"\$@\""
     } >new
     chmod +x new

@@ -234,6 +234,61 @@ def test_caches_can_be_left_behind(lab: Lab, tmp_path: Path) -> None:
     assert (to / "hf/hub").is_dir(), "the layout has made its defaults anew"
 
 
+def at_a_mount_point(lab: Lab, disk: Path) -> dict[str, Any]:
+    """Have the runs be all of a disk."""
+    lab.overrides["runs"] = str(disk)
+    lab.path = disk
+    lab.lay_out()
+    if (disk / "lost+found").exists():
+        os.rmdir(disk / "lost+found")
+    fill(disk)
+    return contents(disk)
+
+
+@pytest.mark.parametrize("step", [None, "covered", "copied", "kept", "bound", "set aside"])
+@pytest.mark.parametrize("boot", [False, True])
+def test_a_location_that_is_all_of_a_disk(
+    lab: Lab, small_disk: Callable[..., Any], step: str | None, boot: bool
+) -> None:
+    disk = small_disk("ext4", 128 << 20)
+    before = at_a_mount_point(lab, disk.path)
+    at = Path(lab.places.relocations_dir) / "disks/runs"
+    if step is not None:
+        killed(step, lab.move)
+        assert contents(lab.path) == before
+    if boot:
+        for point in (lab.path, at):
+            while os.path.ismount(point):
+                subprocess.run(["umount", point], check=True)
+        if list(lab.units.iterdir()):
+            subprocess.run(["mount", disk.device, at], check=True)
+            subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+        else:
+            disk.mount()
+        assert contents(lab.path) == before
+    lab.move()
+    assert contents(lab.path) == before == contents(lab.to)
+    assert at.stat().st_mode & 0o777 == 0 and at.parent.stat().st_mode & 0o777 == 0o700
+    assert len(list(lab.units.iterdir())) == 2
+    lab.moving().retire(str(lab.path))
+    assert not at.exists() and len(list(lab.units.iterdir())) == 1
+    assert contents(lab.path) == before == contents(lab.to)
+    (lab.to / "ann/e/r/latest").unlink()
+    lab.moving().forget()
+    assert lab.stage == "forgotten" and not list(lab.units.iterdir())
+
+
+def test_a_disk_is_switched_back(lab: Lab, small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("xfs")
+    before = at_a_mount_point(lab, disk.path)
+    lab.until_switched()
+    lab.moving().undo()
+    lab.moving().give_up()
+    assert contents(lab.path) == before and not list(lab.units.iterdir())
+    assert [mount.point for mount in mounts.read() if mount.fstype == "xfs"].count(str(disk.path)) == 1
+    (lab.path / "goes on").touch()
+
+
 # -- Retiring
 
 
@@ -335,7 +390,6 @@ def test_refused_before_anything_is_changed(lab: Lab, small_disk: Callable[..., 
 
     refused("there is no location 'run'; did you mean runs", "run")
     refused("does not exist", to=disk / "missing")
-    refused("is a mount point itself; name a directory below it", to=disk)
     refused("only caches may be left behind", copy=False)
     (lab.to / "x").touch()
     refused("is not empty")

@@ -46,3 +46,34 @@ def test_what_is_not_declared_any_more_is_told_of_at_each_rollout(
     assert played.status == 0, played.output
     assert (f"tier_directory {json.dumps(declared)}" in played.asked) is asked
     assert ("tier chat/0: its backend is not declared any more" in played.lines) is said
+
+
+GIVEN = '''#!/usr/bin/python
+"""WANT_JSON"""
+import json, os, sys
+home = os.path.dirname(os.path.dirname(sys.argv[1].rpartition("/ansible-tmp-")[0] + "/"))
+given = json.load(open(sys.argv[1]))
+with open(os.path.join(home, "asked"), "a") as asked:
+    print(json.dumps({name: given[name] for name in ("volumes", "volume_root") if name in given}), file=asked)
+print(json.dumps({"changed": False}))
+'''
+VOLUMES = [{"name": "models", "grants": [{"users": ["ann"]}]}]
+
+
+@pytest.mark.parametrize(
+    ("declared", "asked"),
+    [
+        ({}, []),
+        ({"host_volumes": []}, [{"volumes": []}]),
+        ({"host_volumes": VOLUMES, "host_volume_root": "/srv/v"}, [{"volumes": VOLUMES, "volume_root": "/srv/v"}]),
+    ],
+)
+def test_volumes_are_taken_off_by_an_empty_list_and_not_by_none(
+    lab: Lab, declared: dict[str, object], asked: list[dict[str, object]]
+) -> None:
+    lab.stand_in("volume", GIVEN)
+    lab.stand_in("mount_dependency", STAND_IN % "mount_dependency")
+    (lab.home / "role.yml").write_text(json.dumps(PLAY))
+    played = lab.play("role.yml", hosts={"gpu-01": {**HERE, **declared, "host_packages": []}})
+    assert played.status == 0, played.output
+    assert [json.loads(line) for line in played.asked if line.startswith("{")] == asked

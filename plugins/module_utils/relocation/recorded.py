@@ -17,6 +17,7 @@ from ..mounts import FilesystemId, Mount
 from ..places import Places
 from ..records import RecordError
 from ..syscalls import birth_time, filesystem_uuid, subvolume
+from .old_path import OldPath
 from .stages import HELD, IN_NEW_PLACE, UNDER_WAY
 
 _ENDING = ".json"
@@ -89,6 +90,8 @@ class Relocation:
     """Whether its content goes along."""
     here: bool
     """Whether this host makes the copy, and deletes the old content: only one does on a shared filesystem."""
+    disk_at: str = ""
+    """Where the old disk is mounted as well, when the old directory is all of one."""
     bytes: int = 0
     """What there is to copy."""
     avail: int = 0
@@ -116,6 +119,10 @@ class Relocation:
     def old_paths(self) -> tuple[str, ...]:
         """Under which names references may have stored it."""
         return tuple(dict.fromkeys((self.path, self.real)))
+
+    @property
+    def at_old_path(self) -> OldPath:
+        return OldPath(self.real, self.to_real, self.disk_at)
 
     @property
     def hold(self) -> str:

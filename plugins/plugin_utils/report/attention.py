@@ -23,7 +23,10 @@ Found = tuple[str, str, str, str]
 def attention(report: Part) -> list[Part]:
     """Return the kinds of trouble in a report, in the order of the functions below."""
     kinds: dict[tuple[str, str], list[Part]] = {}
-    for level, what, host, text in _found(report):
+    # What a silent host told before is no news.
+    answering = {host["name"] for host in report["hosts"] if host["answers"]}
+    news = (one for one in _found(report) if one[2] in answering)
+    for level, what, host, text in (*_silent(report["hosts"]), *news):
         kinds.setdefault((level, what), []).append({"host": host, "text": text})
     found = [{"level": level, "what": what, "items": items} for (level, what), items in kinds.items()]
     return sorted(found, key=lambda one: one["level"] != BAD)
@@ -31,7 +34,6 @@ def attention(report: Part) -> list[Part]:
 
 def _found(report: Part) -> Iterator[Found]:
     hosts = report["hosts"]
-    yield from _silent(hosts)
     yield from _gates(hosts)
     for host in hosts:
         for one in host["unavailable"]:

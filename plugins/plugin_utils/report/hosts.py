@@ -41,7 +41,7 @@ def of_host(asked: Asked) -> Part:
         "why": text(asked.why),
         "gathered": moment(facts.get("gathered")),
         "daemon": _daemon(mapping(facts.get("daemon"))),
-        "gate": _gate(facts.get("gate")),
+        "gate": _gate(facts.get("gate"), not asked.why),
         "filesystems": filesystems,
         "fullest": _fullest(filesystems),
         "data_location": _data_location(facts.get("data_location")),
@@ -63,14 +63,14 @@ def _daemon(told: Told) -> Part:
     }
 
 
-def _gate(told: object) -> Part:
-    """Return the gate as the daemon last judged it; ``open`` is None when it has not."""
+def _gate(told: object, is_of_now: bool) -> Part:
+    """Return the gate as the daemon last judged it; ``open`` is None when it has not, or the host did not answer."""
     gate = mapping(told)
     holds = [
         {field: text(one.get(field)) for field in ("reason", "text", "user", "team")}
         for one in mappings(gate.get("holds"))
     ]
-    known = isinstance(gate.get("holds"), list)
+    known = is_of_now and isinstance(gate.get("holds"), list)
     return {
         # The jobs of one user or team that are held do not close it for the others.
         "open": not any(not one["user"] and not one["team"] for one in holds) if known else None,
