@@ -24,6 +24,7 @@ from stowage_core.relocation.plan import (
     check_earlier,
     check_room,
     check_sharing,
+    former_paths,
     new_overrides,
 )
 from stowage_core.relocation.recorded import Identity, Relocation, State
@@ -324,6 +325,21 @@ def test_earlier_moves(one: Relocation | None, others: list[Relocation], to: str
         return
     with pytest.raises(Refusal, match=refused):
         check_earlier(one, moves, Request("runs", to, copy), to)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "to", "former"),
+    [
+        (None, "/n", ()),
+        (relocation(GIVEN_UP), "/n", ()),
+        (relocation(UNDONE), "/n", ()),
+        (relocation(FORGOTTEN, former=("/first",)), "/n", ("/first", "/srv/runs")),
+        (relocation(FORGOTTEN, former=("/first",)), "/srv/runs", ("/first",)),
+        (relocation(GIVEN_UP, former=("/first",)), "/n", ("/first",)),
+    ],
+)
+def test_where_it_was_before(earlier: Relocation | None, to: str, former: tuple[str, ...]) -> None:
+    assert former_paths(earlier, to) == former
 
 
 # -- The old path

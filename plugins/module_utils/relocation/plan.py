@@ -94,6 +94,14 @@ def _override(path: str, location: Mapping[str, Any]) -> Any:
     return {"path": path, "require_mount": True} if location["require_mount"] else path
 
 
+def former_paths(earlier: Relocation | None, to: str) -> tuple[str, ...]:
+    """Return where the location was before, by earlier moves: but for *to*, when it is moved back."""
+    if earlier is None:
+        return ()
+    left = (earlier.path,) if earlier.stage == FORGOTTEN else ()
+    return tuple(path for path in (*earlier.former, *left) if path != to)
+
+
 def check_room(location: str, to: str, content: Content, space: Space) -> None:
     """Refuse a filesystem without the room for what is to be copied."""
     if content.bytes > space.avail:
@@ -209,7 +217,7 @@ class Planning:
                     check_room(name, to, content, space)
             avail = Space.of(new_fd).avail
         self._check_users(name, new)
-        former = () if earlier is None else tuple(one for one in (*earlier.former, earlier.path) if one != to)
+        former = former_paths(earlier, to)
         return Relocation(
             location=name,
             identity=secrets.token_hex(8) if resumed is None else resumed.identity,
@@ -227,7 +235,7 @@ class Planning:
             disk_at=disk_at,
             bytes=content.bytes,
             avail=avail,
-            former=former if resumed is None else resumed.former,
+            former=former,
             copied=None if resumed is None else resumed.copied,
             began=resumed is not None and resumed.began,
             stage="",
