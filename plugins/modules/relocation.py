@@ -42,8 +42,7 @@ options:
     default: planned
   to:
     description:
-      - The new directory. It must exist, be empty, and lie below a mount point. It becomes what the old one is, with
-        its owner and mode.
+      - The new directory. It must exist and be empty. It becomes what the old one is, with its owner and mode.
       - Required for V(planned) and V(closed), unless the move is under way.
     type: str
     default: ""
@@ -239,14 +238,17 @@ def body(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
     systemctl = Systemctl(module.get_bin_path("systemctl", required=True), module.run_command)
     tools = Tools(module.run_command, systemctl, module.get_bin_path("rsync"))
     moving = Moving(places, location, tools, differences)
+    one: Relocation | None
     if state == "planned":
-        return told(places, moving, plan(places, params))
+        one = plan(places, params)
+        if one.stage:
+            moving.check(one)
+        return told(places, moving, one)
     if location not in NAMES:
         raise Refusal("relocate_location", f"there is no location {location!r}", f"use one of {', '.join(NAMES)}")
     # A copy that an earlier call began may go on still.
     timeout_s = _LONGEST_COPY_S if state in ("closed", "copied") else _PATIENCE_S
     with nullcontext() if module.check_mode else relocation_lock(places, location, timeout_s):
-        one: Relocation | None
         if state == "closed":
             one = moving.close(plan(places, params), params["wait"])
         elif state == "retired":

@@ -53,6 +53,20 @@ def test_a_disk_that_comes_and_goes(small_disk: Callable[..., Any], fstype: str)
     assert _survey()[str(disk.path)].unfit == "read-only"
 
 
+@pytest.mark.parametrize("fstype", ["ext4", "xfs", "btrfs"])
+def test_what_is_taken_and_free_is_what_df_says(small_disk: Callable[..., Any], tmp_path: Path, fstype: str) -> None:
+    """ext4 keeps blocks for root, so the two are less than the size."""
+    disk = small_disk(fstype)
+    (disk.path / "ballast").write_bytes(b"x" * (5 << 20))
+    subprocess.run(["sync", "--file-system", str(disk.path)], check=True)
+    told = facts.gather(Places.under(str(tmp_path)), {})["filesystems"]
+    (found,) = [one for one in told if one["mount"] == str(disk.path)]
+    df = ["df", "--block-size=1", "--output=size,used,avail", str(disk.path)]
+    said = subprocess.run(df, capture_output=True, text=True, check=True).stdout.splitlines()[1]
+    assert [found[field] for field in ("size_bytes", "used_bytes", "free_bytes")] == [int(one) for one in said.split()]
+    assert found["used_bytes"] >= 5 << 20
+
+
 def _blkid(device: str) -> str:
     command = ["blkid", "--probe", "--match-tag", "UUID", "--output", "value", device]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

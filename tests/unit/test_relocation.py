@@ -16,7 +16,8 @@ from stowage_core.errors import Refusal, StowageError
 from stowage_core.mounts import FilesystemId, parse
 from stowage_core.own_files import HEADER
 from stowage_core.places import Places
-from stowage_core.relocation import backup, old_path, recorded
+from stowage_core.relocation import backup, recorded
+from stowage_core.relocation.old_path import OldPath, kept_disk, kept_path
 from stowage_core.relocation.plan import (
     Content,
     Request,
@@ -122,7 +123,6 @@ def relocation(stage: str = FINISHED, **changes: Any) -> Relocation:
         "here": True,
         "stage": stage,
         "was": State(3, 4),
-        "links": ("a -> /srv/runs/b",),
     }
     return Relocation(**{**values, **changes})
 
@@ -349,11 +349,38 @@ OTHER = b"4 1 8:17 /other /srv/runs rw,nosuid,nodev - xfs /dev/vdb rw\n"
     ],
 )
 def test_what_is_over_the_old_path(mounts: bytes, found: Found) -> None:
-    assert old_path.found("/srv/runs", "/mnt/new/runs", parse(TABLE + mounts)) == found
+    assert OldPath("/srv/runs", "/mnt/new/runs").found(parse(TABLE + mounts)) == found
+
+
+DISK = b"5 1 8:33 / /srv/runs rw - ext4 /dev/vdc rw\n"
+DISK_ASIDE = b"6 1 8:33 / /aside rw - ext4 /dev/vdc rw\n"
+DISK_CLOSED = b"7 5 8:33 / /srv/runs ro - ext4 /dev/vdc rw\n"
+OVER_DISK = b"8 7 8:17 /runs /srv/runs rw - xfs /dev/vdb rw\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "found"),
+    [
+        (DISK, OPEN),
+        (DISK + DISK_ASIDE, OPEN),
+        (DISK + DISK_ASIDE + DISK_CLOSED, CLOSED_NOW),
+        (DISK + DISK_ASIDE + DISK_CLOSED + OVER_DISK, BOUND),
+        # After a boot, when the unit of the old path has taken the place of the disk's.
+        (DISK_ASIDE + ON_OLD, BOUND),
+        (ON_OLD, BOUND),
+        (DISK_ASIDE + OTHER, OPEN),
+    ],
+)
+def test_what_is_over_a_disk(mounts: bytes, found: Found) -> None:
+    old = OldPath("/srv/runs", "/mnt/new/runs", "/aside")
+    table = parse(TABLE + mounts)
+    assert old.found(table) == found
+    if mounts != ON_OLD:
+        assert old.beneath(table) == ("8:33", "/")
 
 
 def test_the_old_path_is_kept_by_a_unit(tmp_path: Path) -> None:
-    kept = old_path.kept_path("runs", "/srv/my runs", "/mnt/new/100%", parse(TABLE))
+    kept = kept_path("runs", OldPath("/srv/my runs", "/mnt/new/100%"), parse(TABLE))
     assert kept.name == "srv-my\\x20runs.mount"
     lines = kept.content.decode().splitlines()
     assert lines[0] == HEADER
@@ -367,9 +394,16 @@ def test_the_old_path_is_kept_by_a_unit(tmp_path: Path) -> None:
         assert line in lines
     Path(kept.path(str(tmp_path))).write_text("[Mount]\n")
     with pytest.raises(Refusal, match="was not written by Stowage"):
-        kept.check(str(tmp_path))
+        kept.check("runs", str(tmp_path))
     with pytest.raises(Refusal, match="the longest has 255"):
-        old_path.kept_path("runs", "/srv/" + "-" * 80, "/n", parse(TABLE)).check(str(tmp_path))
+        kept_path("runs", OldPath("/srv/" + "-" * 80, "/n"), parse(TABLE)).check("runs", str(tmp_path))
+
+
+def test_an_old_disk_comes_back_at_its_second_place() -> None:
+    disk = kept_disk("runs", OldPath("/srv/runs", "/n", "/var/aside"), FilesystemId("xfs", "0d1b", "/dev/vdb"))
+    lines = disk.content.decode().splitlines()
+    for line in ("What=/dev/disk/by-uuid/0d1b", "Where=/var/aside", "Type=xfs", "Options=nosuid,nodev,nofail"):
+        assert line in lines
 
 
 # -- Waiting, references, the backup

@@ -300,7 +300,10 @@ def test_users_add_up_over_hosts_and_the_most_pressed_quota_is_first() -> None:
         ("bo", 18, 2, 2),
     ]
     assert [one["host"] for one in accounts["users"][0]["quotas"]] == ["gpu-02", "gpu-01"]
-    assert accounts["tracked"] == {"runs": 20, "other": None}
+    assert accounts["tracked"] == {
+        "runs": {"bytes": 20, "unmeasured": 0},
+        "other": {"bytes": None, "unmeasured": 2},
+    }
     quotas = next(one for one in found["attention"] if one["what"] == "Quotas exceeded")
     assert quotas["items"] == [{"host": "gpu-02", "text": "user ann uses 120 B of 100 B, for 2 h"}]
 
@@ -369,7 +372,7 @@ def test_everything_that_is_documented_of_a_host_is_understood() -> None:
     (drive,) = found["drives"]
     assert (drive["name"], drive["bytes"], drive["workers"]) == ("hf-cache", 107000000000, ["gpu-01: finetune-3/w0"])
     assert found["accounts"]["users"][0]["quotas"][0]["exceeded_since"] == 1764419995.0
-    assert found["accounts"]["tracked"]["runs"] == 812000000000
+    assert found["accounts"]["tracked"]["runs"] == {"bytes": 812000000000, "unmeasured": 0}
     (mount,) = found["network_mounts"]
     assert (mount["state"], mount["proto"], mount["node"]) == ("Bound", "rdma", "gpu-01")
     (backend,) = found["tiers"]

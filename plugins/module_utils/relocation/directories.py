@@ -45,6 +45,11 @@ def opened_beneath(one: Relocation, table: Sequence[Mount]) -> Iterator[int]:
 
     :raises Refusal: when it is another one
     """
+    if one.disk_at:
+        with opened(one.disk_at) as fd:
+            _check_old(one, fd, of_fd(fd, table))
+            yield fd
+        return
     with underneath(one.real, table) as fd:
         _check_old(one, fd, of_path(os.path.dirname(one.real), table))
         yield fd

@@ -26,7 +26,7 @@ from ..eviction import write_leases
 from ..gate import holds
 from ..layout import record as layout_record
 from ..locks import host_lock, runs_lock
-from ..mounts import Mount, is_shared, of_path
+from ..mounts import Mount, is_shared
 from ..places import Places
 from ..runs import stamps
 from ..services.systemd_units import RunCommand, Systemctl
@@ -34,10 +34,10 @@ from ..sizes import decimal
 from ..syscalls import bind_mount, open_beneath, unmount
 from ..use.child import nothing
 from ..use.look import InUse, Subject, in_use
-from . import aside, backup, copying, old_path, recorded, staging
+from . import aside, backup, copying, recorded, staging
 from .comparison import Compared, compare, state_of
 from .directories import opened_beneath, opened_new, opened_old
-from .old_path import UNITS, KeptPath, kept_path
+from .old_path import UNITS, KeptMount, kept_disk, kept_path
 from .progress import Progress
 from .recorded import Relocation
 from .references import environment_files, links_into, references
@@ -137,9 +137,10 @@ class Moving:
 
     def standing(self, one: Relocation) -> str:
         """Return the last stage that is reached."""
-        return standing(one.stage, one.doing, old_path.found(one.real, one.to_real, mount_table.read()))
+        return standing(one.stage, one.doing, one.at_old_path.found(mount_table.read()))
 
-    def _checked(self, one: Relocation) -> str:
+    def check(self, one: Relocation) -> str:
+        """Return the last stage that is reached; refuse a host that is not as the move has left it."""
         stage = self.standing(one)
         if stage == LOST:
             rule = f"{one.to} is to be mounted at {one.real} and is not"
@@ -149,8 +150,21 @@ class Moving:
             raise Refusal(self._location, rule, f"unmount {one.real}")
         return stage
 
-    def _kept(self, one: Relocation) -> KeptPath:
-        return kept_path(one.location, one.real, one.to_real, mount_table.read())
+    def _not_foreign(self, one: Relocation) -> str:
+        stage = self.standing(one)
+        return self.check(one) if stage == FOREIGN else stage
+
+    def _kept(self, one: Relocation) -> KeptMount:
+        return kept_path(one.location, one.at_old_path, mount_table.read())
+
+    def _units(self, one: Relocation) -> list[KeptMount]:
+        """Return the mount units of the move, in the order in which they are to be there."""
+        disk = [kept_disk(one.location, one.at_old_path, one.old.filesystem)] if one.disk_at else []
+        return [*disk, self._kept(one)]
+
+    def _remove_units(self, one: Relocation) -> None:
+        for unit in reversed(self._units(one)):
+            unit.remove(self._tools.units, self._tools.systemctl)
 
     def _save(self, one: Relocation, step: str = "") -> Relocation:
         recorded.save(self._places, one)
@@ -181,7 +195,7 @@ class Moving:
     def close(self, planned: Relocation, wait_s: float) -> Relocation:
         """Hold jobs, wait for the location's users, keep writers out, and back up Stowage's own metadata."""
         one = planned
-        if reached(self._checked(one), CLOSED):
+        if reached(self.check(one), CLOSED):
             if one.stage in UNDER_WAY and not self._differences.check_mode:
                 self._hold(one)
             return one
@@ -202,17 +216,17 @@ class Moving:
         while True:
             with opened_old(one, mount_table.read()) as fd:
                 left = max(0.0, end - time.monotonic())
-                wait_until_unused(lambda: users_of(fd, one.real, self._tools.look), left, self._progress.say)
+                wait_until_unused(lambda: users_of(fd, one.at_old_path, self._tools.look), left, self._progress.say)
                 self._step("unused")
-                if not old_path.found(one.real, one.to_real, mount_table.read()).closed:
-                    old_path.close(fd, one.real)
+                if not one.at_old_path.found(mount_table.read()).closed:
+                    one.at_old_path.close(fd)
                 self._step("covered")
             # Who opened something before it was covered may still write to it.
             with opened_old(one, mount_table.read()) as fd:
-                used = [*users_of(fd, one.real, self._tools.look), *self._writable(one)]
+                used = [*users_of(fd, one.at_old_path, self._tools.look), *self._writable(one)]
             if not used:
                 break
-            old_path.uncover(one.real, one.to_real, mount_table.read)
+            one.at_old_path.uncover()
             if time.monotonic() >= end:
                 raise StowageError(f"in use after {wait_s:g} s: {'; '.join(used[:3])}")
             self._progress.say(f"waits for its users: {used[0]}")
@@ -223,7 +237,7 @@ class Moving:
         return self._reach(one.at(CLOSED, backup=archive), "closed")
 
     def _writable(self, one: Relocation) -> list[str]:
-        return old_path.writable_ways(one.real, mount_table.read())
+        return one.at_old_path.writable_ways(mount_table.read())
 
     def _check_copyable(self, one: Relocation, fd: int) -> None:
         """Refuse a new directory, open at *fd*, in which there may be anything that copying again would delete."""
@@ -243,7 +257,7 @@ class Moving:
     def copy(self) -> Relocation:
         """Copy the content, and compare the copy with it."""
         one = self.recorded()
-        stage = self._checked(one)
+        stage = self.check(one)
         if reached(stage, VERIFIED):
             return one
         if not reached(stage, CLOSED):
@@ -272,7 +286,7 @@ class Moving:
             # What it was moved by has changed its directories' times of change.
             copied = state_of(new_fd, itself=False)
         self._check_closed(one)
-        return self._reach(one.at(VERIFIED, was=found.was, copied=copied, links=tuple(found.links)), "compared")
+        return self._reach(one.at(VERIFIED, was=found.was, copied=copied), "compared")
 
     def _copied(self, one: Relocation, old_fd: int, content_fd: int) -> tuple[Relocation, Compared]:
         """Copy and compare until nothing differs."""
@@ -281,9 +295,11 @@ class Moving:
         for attempt in range(_ATTEMPTS):
             one = self._save(replace(one, stage=CLOSED, doing=COPIED))
             fstype = one.old.filesystem.fstype
-            copying.copy(self._tools.rsync, self._tools.run_command, old_fd, content_fd, fstype, attempt > 0)
+            with copying.alone(self._places, self._location) as lock_fd:
+                program, run = self._tools.rsync, self._tools.run_command
+                copying.copy(program, run, old_fd, content_fd, lock_fd, fstype, attempt > 0)
             one = self._save(replace(one.at(COPIED), doing=VERIFIED), "copied")
-            found = compare(old_fd, content_fd, one.old_paths, self._progress.say)
+            found = compare(old_fd, content_fd, self._progress.say)
             if not found.count:
                 return one, found
         more = f" (and {found.count - 3} more)" if found.count > 3 else ""
@@ -291,7 +307,7 @@ class Moving:
 
     def _check_closed(self, one: Relocation) -> None:
         """Refuse when anybody could have written to the old directory since it was closed."""
-        now = old_path.found(one.real, one.to_real, mount_table.read())
+        now = one.at_old_path.found(mount_table.read())
         ways = [] if now.closed else [f"{one.real} is no longer mounted read-only over itself"]
         ways += self._writable(one)
         if ways:
@@ -314,7 +330,7 @@ class Moving:
     def switch(self) -> Relocation:
         """Mount the new directory at the old path, now and at every boot."""
         one = self.recorded()
-        stage = self._checked(one)
+        stage = self.check(one)
         if reached(one.stage, SWITCHED):
             return one
         if not reached(stage, VERIFIED):
@@ -324,8 +340,9 @@ class Moving:
         if stage == VERIFIED:
             self._check_closed(one)
             self._check_unchanged(one)
-        kept = self._kept(one)
-        kept.check(self._tools.units)
+        units = self._units(one)
+        for unit in units:
+            unit.check(one.location, self._tools.units)
         one = self._save(replace(one, doing=SWITCHED), "switching")
         table = mount_table.read()
         with opened_new(one, table) as new_fd:
@@ -337,14 +354,16 @@ class Moving:
                         staging.open_up(old_fd, new_fd, one.location)
                     self._step("opened up")
             # With this a boot is the switch, so nothing else may be left to do.
-            kept.write(self._tools.units, self._tools.systemctl)
+            for unit in units:
+                unit.write(self._tools.units, self._tools.systemctl)
             self._step("kept")
             if stage == VERIFIED:
                 bind_mount(new_fd, one.real)
             self._step("bound")
-        if not old_path.found(one.real, one.to_real, mount_table.read()).bound:
+        if not one.at_old_path.found(mount_table.read()).bound:
             raise StowageError(f"{one.real}: {one.to} is not what is mounted there; something was mounted over it")
-        kept.verify(self._tools.systemctl)
+        for unit in units:
+            unit.verify(self._tools.systemctl)
         return self._reach(one.at(SWITCHED), "switched")
 
     def _check_unchanged(self, one: Relocation) -> None:
@@ -368,23 +387,24 @@ class Moving:
         one = recorded.load(self._places, self._location)
         if one is None:
             return None
-        stage = self.standing(one)
+        stage = self._not_foreign(one)
         if stage in (HELD, CLOSED, COPIED, VERIFIED, GIVEN_UP) or one.stage == UNDONE:
             return one
-        if one.stage != SWITCHED or one.doing == FINISHED:
+        is_back = stage in (SWITCHED, UNDONE) or (stage == LOST and one.stage == SWITCHED)
+        if not is_back or one.doing == FINISHED:
             rule = f"its move is {one.doing or one.stage}, and the old content is set aside"
             raise Refusal(one.location, rule, f"run it again to finish it, and move it again, from {one.to}")
         if self._is_predicted(one, UNDONE):
             return one
         one = self._save(replace(one, stage=SWITCHED, doing=UNDONE), "undoing")
-        self._kept(one).remove(self._tools.units, self._tools.systemctl)
+        self._remove_units(one)
         self._step("not kept")
         self._back(one)
         self._step("switched back")
         return self._reach(one.at(UNDONE), "undone")
 
     def _back(self, one: Relocation) -> None:
-        old_path.uncover(one.real, one.to_real, mount_table.read)
+        one.at_old_path.uncover()
         table = mount_table.read()
         if one.location != "runs":
             return
@@ -401,7 +421,7 @@ class Moving:
         one = recorded.load(self._places, self._location)
         if one is None:
             return None
-        stage = self.standing(one)
+        stage = self._not_foreign(one)
         if stage in (SWITCHED, LOST) or one.stage in (FINISHED, RETIRED, FORGOTTEN):
             rule = f"it was moved to {one.to}, which is in use"
             raise Refusal(one.location, rule, "undo that first" if stage == SWITCHED else "move it again")
@@ -409,7 +429,7 @@ class Moving:
         if (not over and self._is_predicted(one, GIVEN_UP)) or self._differences.check_mode:
             return one
         if not over:
-            self._kept(one).remove(self._tools.units, self._tools.systemctl)
+            self._remove_units(one)
             self._back(one)
             self._step("opened")
         holds.lift(self._places, one.hold)
@@ -422,7 +442,7 @@ class Moving:
     def finish(self) -> Relocation:
         """Set the old content aside, and let jobs begin."""
         one = self.recorded()
-        stage = self._checked(one)
+        stage = self.check(one)
         if reached(stage, FINISHED):
             if not self._differences.check_mode:
                 holds.lift(self._places, one.hold)
@@ -466,8 +486,10 @@ class Moving:
         if confirm != one.path:
             what = f"give the old path again, {one.path}, to have what was there deleted"
             raise Refusal("relocate_confirm", what)
-        stage = self._checked(one)
+        stage = self.check(one)
         if reached(stage, RETIRED):
+            if not self._differences.check_mode:
+                self._leave_disk(one)
             return one
         if stage != FINISHED:
             raise Refusal(one.location, f"its move is {one.stage}, and not finished", "finish it first")
@@ -479,12 +501,23 @@ class Moving:
             with opened_beneath(one, mount_table.read()) as fd:
                 one = self._save(replace(one, doing=RETIRED), "retiring")
                 aside.delete(fd, one.identity, self._Watch(self, one))
+                if one.disk_at:
+                    os.fchmod(fd, 0o755)  # for whoever uses the disk next
             self._step("deleted")
         one = self._reach(one.at(RETIRED), "retired")
+        self._leave_disk(one)
         self._progress.end()
         message = f"what was in {one.path} is deleted; {one.to} is in its place"
         events.tell(self._places, object=f"location/{one.location}", reason="Retired", message=message)
         return one
+
+    def _leave_disk(self, one: Relocation) -> None:
+        """Let go of an old disk, which is empty."""
+        if one.disk_at:
+            kept_disk(one.location, one.at_old_path, one.old.filesystem).remove(
+                self._tools.units, self._tools.systemctl
+            )
+            one.at_old_path.leave_disk()
 
     def _check_deletable(self, one: Relocation) -> None:
         """Refuse unless the old content is what was set aside, nobody uses it, and the new one is in its place."""
@@ -509,11 +542,11 @@ class Moving:
             raise Refusal(one.location, rule, "end that, and retire it again")
 
     def _users_aside(self, one: Relocation, fd: int, name: str, table: Sequence[Mount]) -> list[str]:
-        device, place = old_path.beneath(one.real, table)
+        device, place = one.at_old_path.beneath(table)
         # It has no path of its own on this host; what is mounted at the old path is another directory.
         subject = Subject(name, fd, device, f"{place}/{name}", (), (f"/{name}",))
         used = self._tools.look([subject])[name]
-        if used or is_shared(of_path(os.path.dirname(one.real), table).fstype):
+        if used or is_shared(one.old.filesystem.fstype):
             return used
         open_file = write_leases.open_file(fd)
         return [open_file] if open_file else []
@@ -531,7 +564,7 @@ class Moving:
                 return
             self._next = time.monotonic() + _LOOK_AGAIN_S
             table = mount_table.read()
-            if not old_path.found(self._one.real, self._one.to_real, table).bound:
+            if not self._one.at_old_path.found(table).bound:
                 raise StowageError(f"{self._one.to} is no longer mounted at {self._one.real}; nothing more is deleted")
             with opened_new(self._one, table):
                 pass
@@ -540,7 +573,7 @@ class Moving:
     def forget(self) -> Relocation:
         """Unmount the new directory from the old path, which nothing names any more."""
         one = self.recorded()
-        stage = self._checked(one)
+        stage = self.check(one)
         if stage == FORGOTTEN:
             return one
         if stage != RETIRED:
@@ -554,15 +587,15 @@ class Moving:
             return one
         self._uncover_for_good(one)
         self._step("uncovered")
-        self._kept(one).remove(self._tools.units, self._tools.systemctl)
+        self._remove_units(one)
         with suppress(FileNotFoundError):
-            if one.here:
+            if one.here and not one.disk_at:
                 os.rmdir(one.real)
         return self._reach(one.at(FORGOTTEN), "forgotten")
 
     def _uncover_for_good(self, one: Relocation) -> None:
         while True:
-            now = old_path.found(one.real, one.to_real, mount_table.read())
+            now = one.at_old_path.found(mount_table.read())
             if not (now.bound or now.closed):
                 return
             try:
@@ -575,7 +608,7 @@ class Moving:
 
     def references(self, one: Relocation) -> list[str]:
         """Return what still names the old path on this host."""
-        ours = [self._kept(one).path(self._tools.units)]
+        ours = [unit.path(self._tools.units) for unit in self._units(one)]
         if not reached(one.stage, FINISHED):
             ours += environment_files(self._places)  # they follow with the settings
         found = references(self._places, one.old_paths, ours)

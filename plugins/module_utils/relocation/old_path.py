@@ -6,20 +6,25 @@
 While it is copied the old directory is mounted over itself, read-only: readers go on, and nobody opens anything for
 writing. Then the new directory is mounted over that, in one step, and stays there, so that stored absolute paths go on
 working. The old content lies beneath, where only root reaches it, through a copy of the mount around it.
+
+Where the old directory is all of a disk, mounted there, the unit that keeps the old path takes the place of the disk's.
+So the disk is mounted at another place as well, which only root can enter.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..errors import Refusal, StowageError, printable
-from ..mounts import Located, Mount, is_shared, of_all_namespaces, of_path, place_in_filesystem
+from ..mounts import FilesystemId, Located, Mount, is_shared, of_all_namespaces, of_path, place_in_filesystem
+from ..mounts import read as read_mounts
 from ..own_files import HEADER, is_ours, read
 from ..paths import is_within
-from ..records import remove, write_bytes
+from ..records import make_directory, remove, write_bytes
 from ..services.systemd_units import Systemctl, mount_unit, quote_word
 from ..syscalls import bind_mount, unmount, unmount_forced
 from .stages import Found
@@ -29,116 +34,143 @@ _LONGEST = 255
 """Bytes in the name of a unit."""
 
 
-def beneath(real: str, table: Sequence[Mount]) -> tuple[str, str]:
-    """Return device and place in its filesystem of the old directory at *real*, whatever is mounted over it."""
-    above = of_path(os.path.dirname(real), table)
-    return above.device, place_in_filesystem(real, above)
+@dataclass(frozen=True)
+class OldPath:
+    """The old path, without symbolic links, and what may be mounted over it."""
 
+    real: str
+    new_real: str
+    disk_at: str = ""
+    """Where its disk is mounted as well, when the old directory is all of one."""
 
-def found(real: str, new_real: str, table: Sequence[Mount]) -> Found:
-    """Return what is mounted at the old path *real*."""
-    mount = of_path(real, table)
-    if mount.point != real:
-        return Found()
-    here = (mount.device, mount.root)
-    if here == beneath(real, table):
-        return Found(closed="ro" in mount.options)
-    new = Located.of(new_real, table)
-    return Found(bound=here == (new.device, new.place))
+    def beneath(self, table: Sequence[Mount]) -> tuple[str, str]:
+        """Return device and place in its filesystem of the old directory, whatever is mounted over it."""
+        if not self.disk_at:
+            above = of_path(os.path.dirname(self.real), table)
+            return above.device, place_in_filesystem(self.real, above)
+        lowest = [mount for mount in table if mount.point == self.real][:1]
+        for mount in (*(mount for mount in table if mount.point == self.disk_at), *lowest):
+            return mount.device, mount.root
+        raise StowageError(f"{self.real}: its disk is mounted neither there nor at {self.disk_at}; mount it")
 
+    def found(self, table: Sequence[Mount]) -> Found:
+        """Return what is mounted at the old path."""
+        mount = of_path(self.real, table)
+        if mount.point != self.real:
+            return Found()
+        here = (mount.device, mount.root)
+        new = Located.of(self.new_real, table)
+        if here == (new.device, new.place):
+            return Found(bound=True)
+        return Found(closed=here == self.beneath(table) and "ro" in mount.options)
 
-def close(fd: int, real: str) -> None:
-    """Mount the old directory, open at *fd*, read-only over itself."""
-    bind_mount(fd, real, read_only=True)
+    def close(self, fd: int) -> None:
+        """Mount the old directory, open at *fd*, read-only over itself."""
+        if self.disk_at and not os.path.ismount(self.disk_at):
+            make_directory(os.path.dirname(os.path.dirname(self.disk_at)))
+            for directory in (os.path.dirname(self.disk_at), self.disk_at):
+                with suppress(FileExistsError):
+                    os.mkdir(directory, 0o700)
+            bind_mount(fd, self.disk_at)
+        bind_mount(fd, self.real, read_only=True)
 
+    def uncover(self) -> None:
+        """Unmount what was mounted for the move: at the end the old directory is at its path, and can be written."""
+        while True:
+            now = self.found(read_mounts())
+            if not (now.closed or now.bound):
+                break
+            try:
+                unmount(self.real)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                # Who has something open there keeps it, and nobody finds it by this name any more.
+                unmount_forced(self.real)
+        self.leave_disk()
 
-def uncover(real: str, new_real: str, read_table: Callable[[], Sequence[Mount]]) -> None:
-    """Unmount what was mounted over the old path: at the end the old directory is there again, and can be written."""
-    while True:
-        now = found(real, new_real, read_table())
-        if not (now.closed or now.bound):
-            return
-        try:
-            unmount(real)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            # Who has something open there keeps it, and nobody finds it by this name any more.
-            unmount_forced(real)
+    def leave_disk(self) -> None:
+        """Unmount the disk from its second place."""
+        if self.disk_at and os.path.isdir(self.disk_at):
+            while os.path.ismount(self.disk_at):
+                unmount(self.disk_at)
+            os.rmdir(self.disk_at)
 
+    def writable_ways(self, table: Sequence[Mount]) -> list[str]:
+        """Return where the old directory can still be opened for writing, in any mount namespace, once it is closed.
 
-def writable_ways(real: str, table: Sequence[Mount]) -> list[str]:
-    """Return where the old directory can still be opened for writing, in any mount namespace, once it is closed.
-
-    A namespace that does not follow this host's mounts, as a container's, has the mount around it as it was.
-    """
-    device, place = beneath(real, table)
-    ways = []
-    for mounts in of_all_namespaces():
-        for mount in mounts:
-            if mount.device != device or not is_within(place, mount.root) or mount.read_only:
-                continue
-            name = os.path.normpath(os.path.join(mount.point, os.path.relpath(place, mount.root)))
-            if of_path(name, mounts) is mount:
-                ways.append(f"it can still be written as {printable(name)} in some mount namespace")
-    return list(dict.fromkeys(ways))
+        A namespace that does not follow this host's mounts, as a container's, has the mount around it as it was.
+        """
+        device, place = self.beneath(table)
+        ways = []
+        for mounts in of_all_namespaces():
+            for mount in mounts:
+                if mount.device != device or not is_within(place, mount.root) or mount.read_only:
+                    continue
+                name = os.path.normpath(os.path.join(mount.point, os.path.relpath(place, mount.root)))
+                if name != self.disk_at and of_path(name, mounts) is mount:
+                    ways.append(f"it can still be written as {printable(name)} in some mount namespace")
+        return list(dict.fromkeys(ways))
 
 
 # -- Lasting across a boot
 
 
 @dataclass(frozen=True)
-class KeptPath:
-    """The mount unit that keeps the old path."""
+class KeptMount:
+    """A mount unit of a move: what keeps the old path, or the old disk at its second place."""
 
-    location: str
-    real: str
-    new_real: str
-    shared: bool
-    """Whether the new directory is on a network filesystem."""
+    description: str
+    point: str
+    what: str
+    fstype: str
+    options: tuple[str, ...]
+    needs: str = ""
+    """A path that has to be mounted before."""
+    target: str = "local-fs.target"
 
     @property
     def name(self) -> str:
-        return mount_unit(self.real)
+        return mount_unit(self.point)
 
     def path(self, units: str) -> str:
         return os.path.join(units, self.name)
 
     @property
     def content(self) -> bytes:
-        options = ["bind", "nosuid", "nodev", *(["_netdev"] if self.shared else [])]
         lines = [
             HEADER,
             "[Unit]",
-            f"Description=The old path of {self.location}",
-            f"RequiresMountsFor={quote_word(self.new_real)}",
+            f"Description={self.description}",
+            *([f"RequiresMountsFor={quote_word(self.needs)}"] if self.needs else []),
             "",
             "[Mount]",
-            f"What={_plain(self.new_real)}",
-            f"Where={_plain(self.real)}",
-            "Type=none",
-            f"Options={','.join(options)}",
+            f"What={_plain(self.what)}",
+            f"Where={_plain(self.point)}",
+            f"Type={self.fstype}",
+            f"Options={','.join(self.options)}",
+            "DirectoryMode=0700",
             "",
             "[Install]",
-            f"WantedBy={'remote' if self.shared else 'local'}-fs.target",
+            f"WantedBy={self.target}",
         ]
         return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
 
-    def check(self, units: str) -> None:
-        """Refuse a path whose unit has no name, or is somebody else's."""
+    def check(self, name: str, units: str) -> None:
+        """Refuse, for location *name*, a path whose unit has no name, or is somebody else's."""
         length = len(self.name)
         if length > _LONGEST:
             rule = (
-                f"the name of the mount unit for {self.real} would have {length} bytes, and the longest has {_LONGEST}"
+                f"the name of the mount unit for {self.point} would have {length} bytes, and the longest has {_LONGEST}"
             )
-            raise Refusal(self.location, rule, "move it by hand: its old path cannot be kept")
+            raise Refusal(name, rule, "move it by hand: its old path cannot be kept")
         there = read(self.path(units))
         if there is not None and not is_ours(there[0]):
-            rule = f"{self.path(units)} mounts something at {self.real} and was not written by Stowage"
-            raise Refusal(self.location, rule, "take that out, or move the location by hand")
+            rule = f"{self.path(units)} mounts something at {self.point} and was not written by Stowage"
+            raise Refusal(name, rule, "take that out, or move the location by hand")
 
     def write(self, units: str, systemctl: Systemctl) -> None:
-        """Have the new directory mounted at the old path at every boot."""
+        """Have it mounted at every boot."""
         write_bytes(self.path(units), self.content)
         systemctl.daemon_reload()
         systemctl.tell("enable", self.name)
@@ -158,8 +190,20 @@ class KeptPath:
         systemctl.daemon_reload()
 
 
-def kept_path(location: str, real: str, new_real: str, table: Sequence[Mount]) -> KeptPath:
-    return KeptPath(location, real, new_real, is_shared(of_path(new_real, table).fstype))
+def kept_path(location: str, old: OldPath, table: Sequence[Mount]) -> KeptMount:
+    """Return what mounts the new directory at the old path."""
+    shared = is_shared(of_path(old.new_real, table).fstype)
+    options = ("bind", "nosuid", "nodev", *(("_netdev",) if shared else ()))
+    target = "remote-fs.target" if shared else "local-fs.target"
+    return KeptMount(f"The old path of {location}", old.real, old.new_real, "none", options, old.new_real, target)
+
+
+def kept_disk(location: str, old: OldPath, filesystem: FilesystemId) -> KeptMount:
+    """Return what mounts the old disk at its second place."""
+    what = f"/dev/disk/by-uuid/{filesystem.uuid}"
+    # nofail: a dead old disk must not keep the host from starting.
+    options = ("nosuid", "nodev", "nofail")
+    return KeptMount(f"The old disk of {location}", old.disk_at, what, filesystem.fstype, options)
 
 
 def _plain(text: str) -> str:

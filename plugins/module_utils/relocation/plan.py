@@ -32,7 +32,7 @@ from ..trees.walk import Problem, Walk
 from ..use.child import answer_of, progress
 from . import recorded
 from .directories import opened
-from .old_path import UNITS, kept_path
+from .old_path import UNITS, OldPath, kept_path
 from .recorded import Identity, Relocation
 from .stages import FINISHED, FORGOTTEN, GIVEN_UP, RETIRED, UNDER_WAY, UNDONE
 
@@ -186,7 +186,9 @@ class Planning:
         self._check_old(name, old, layout)
         self._check_new(name, old, new, layout)
         check_sharing(request, old.mount.fstype, new.mount.fstype)
-        kept_path(name, old.real, new.real, self._table).check(self._units)
+        disk_at = os.path.join(self._places.relocations_dir, "disks", name) if old.mount.point == old.real else ""
+        at_old_path = OldPath(old.real, new.real, disk_at)
+        kept_path(name, at_old_path, self._table).check(name, self._units)
         reals = {one: find(value["path"], one, self._table).real for one, value in layout["locations"].items()}
         paths, before, after = new_overrides(layout, reals, name, to, new.mount.point)
         self._check_layout(layout, after)
@@ -197,7 +199,7 @@ class Planning:
                 raise Refusal(name, rule, "mount the disks as they were, or name another directory")
             if resumed is None and os.listdir(new_fd):
                 why = _undone(earlier, to)
-                raise Refusal("relocate_to", f"{to} is not empty{why}", "name an empty directory, below a mount point")
+                raise Refusal("relocate_to", f"{to} is not empty{why}", "name an empty directory")
             content = Content(0, 0)
             here = request.here or not is_shared(old.mount.fstype)
             if request.copy and here:
@@ -222,6 +224,7 @@ class Planning:
             after=after,
             copy=request.copy,
             here=here,
+            disk_at=disk_at,
             bytes=content.bytes,
             avail=avail,
             former=former if resumed is None else resumed.former,
@@ -239,8 +242,7 @@ class Planning:
             rule = f"{old.path} is on {old.filesystem.described}, and was rolled out on {recorded_one.described}"
             raise Refusal(name, rule, "mount the right disk, or roll the layout out again")
         if old.mount.point == old.real:
-            rule = f"{old.path} is a mount point itself, where nothing else can be mounted at every boot"
-            raise Refusal(name, rule, "move it by hand, to a directory below a mount point")
+            self._check_disk(name, old)
         if old.mount.read_only:
             raise Refusal(name, f"the filesystem of {old.path} is mounted read-only", "mount it for writing")
         inside = [mount.point for mount in self._table if mount.point != old.real and is_within(mount.point, old.real)]
@@ -248,14 +250,19 @@ class Planning:
             rule = f"something is mounted inside it, at {printable(inside[0])}"
             raise Refusal(name, rule, "unmount that first: it is not copied")
 
+    def _check_disk(self, name: str, old: Place) -> None:
+        """Refuse a location that is mounted itself in a way that cannot be repeated at another place."""
+        at = [mount for mount in self._table if mount.point == old.real]
+        whole = len(at) == 1 and old.mount.root == "/" and old.filesystem.uuid is not None
+        if not whole or is_shared(old.mount.fstype):
+            rule = f"{old.path} is a mount point, and not of the whole filesystem of one local disk"
+            raise Refusal(name, rule, "move it by hand: its old path cannot be kept")
+
     def _check_new(self, name: str, old: Place, new: Place, layout: Mapping[str, Any]) -> None:
         label = "relocate_to"
         if not new.exists:
             raise Refusal(label, f"{new.path} does not exist", "make it, after mounting its disk")
         self._lasting().check(label, new.real, self._table)
-        if new.mount.point == new.real:
-            rule = f"{new.path} is a mount point itself"
-            raise Refusal(label, rule, f"name a directory below it, such as {new.path}/{name}")
         if new.mount.read_only:
             raise Refusal(label, f"the filesystem of {new.path} is mounted read-only", "mount it for writing")
         lies = Located.of(new.real, self._table).lies_to(Located.of(old.real, self._table))

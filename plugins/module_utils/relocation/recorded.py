@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .. import records
@@ -17,6 +17,7 @@ from ..mounts import FilesystemId, Mount
 from ..places import Places
 from ..records import RecordError
 from ..syscalls import birth_time, filesystem_uuid, subvolume
+from .old_path import OldPath
 from .stages import HELD, IN_NEW_PLACE, UNDER_WAY
 
 _ENDING = ".json"
@@ -89,6 +90,8 @@ class Relocation:
     """Whether its content goes along."""
     here: bool
     """Whether this host makes the copy, and deletes the old content: only one does on a shared filesystem."""
+    disk_at: str = ""
+    """Where the old disk is mounted as well, when the old directory is all of one."""
     bytes: int = 0
     """What there is to copy."""
     avail: int = 0
@@ -109,13 +112,15 @@ class Relocation:
     """Whether anything was put into the new directory."""
     aside: State | None = None
     """The old content, since it lies aside."""
-    links: tuple[str, ...] = field(default=())
-    """Symbolic links in it that lead to an absolute path in it."""
 
     @property
     def old_paths(self) -> tuple[str, ...]:
         """Under which names references may have stored it."""
         return tuple(dict.fromkeys((self.path, self.real)))
+
+    @property
+    def at_old_path(self) -> OldPath:
+        return OldPath(self.real, self.to_real, self.disk_at)
 
     @property
     def hold(self) -> str:
@@ -144,7 +149,6 @@ class Relocation:
                 "new": Identity.from_json(value["new"]),
                 "moves": {name: (str(old), str(new)) for name, (old, new) in value["moves"].items()},
                 "former": tuple(value["former"]),
-                "links": tuple(value["links"]),
             }
         )
         if not all(isinstance(text, str) for text in (made.path, made.real, made.to, made.to_real, made.stage)):

@@ -15,20 +15,21 @@ from ..mounts import is_shared, of_fd
 from ..mounts import read as read_mounts
 from ..use.child import nothing
 from ..use.look import InUse, Subject, in_use
-from .old_path import beneath
+from .old_path import OldPath
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 30.0
 
 
-def users_of(fd: int, real: str, look: InUse = in_use) -> list[str]:
-    """Return the evidence that the location open at *fd*, which is at *real*, is in use on this host.
+def users_of(fd: int, old: OldPath, look: InUse = in_use) -> list[str]:
+    """Return the evidence that the location open at *fd* is in use on this host.
 
-    That it is mounted read-only over itself is no use. On a shared filesystem each host tells its own uses.
+    What is mounted of it for the move is no use. On a shared filesystem each host tells its own uses.
     """
     table = read_mounts()
-    device, place = beneath(real, table)
-    name = os.path.basename(real)
-    evidence = look([Subject(name, fd, device, place, (), (real,), (real,))])[name]
+    device, place = old.beneath(table)
+    name = os.path.basename(old.real)
+    mounted = (old.real, old.disk_at) if old.disk_at else (old.real,)
+    evidence = look([Subject(name, fd, device, place, (), (old.real,), mounted)])[name]
     if evidence or is_shared(of_fd(fd, table).fstype):
         return evidence
     open_file = write_leases.open_file(fd)

@@ -108,10 +108,11 @@ def _mount_counts(mounts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     return sorted(states.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
-def _tracked(kinds: Mapping[str, int | None]) -> list[Part]:
-    known = sorted(kinds.items(), key=lambda pair: -(pair[1] or 0))
-    shares = _shares([(size or 0, f"k{min(number, 5)}") for number, (_kind, size) in enumerate(known)])
-    return [{**share, "name": kind, "bytes": size} for (kind, size), share in zip(known, shares)]
+def _tracked(kinds: Mapping[str, Mapping[str, Any]]) -> list[Part]:
+    """Return the kinds of tracked files, the largest first, with their parts of a bar."""
+    largest = sorted(kinds.items(), key=lambda pair: -(pair[1]["bytes"] or 0))
+    shares = _shares([(one["bytes"] or 0, f"k{min(number, 5)}") for number, (_kind, one) in enumerate(largest)])
+    return [{**share, **one, "name": kind} for (kind, one), share in zip(largest, shares)]
 
 
 def _share(part: int | None, whole: int | None) -> float | None:

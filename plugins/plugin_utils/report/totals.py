@@ -87,7 +87,7 @@ def accounts(asked: Sequence[Asked]) -> Part:
         "measured": measured,
         "users": _ranked(users),
         "teams": _ranked(teams),
-        "tracked": {kind: total.total for kind, total in kinds.items()},
+        "tracked": {kind: {"bytes": total.total, "unmeasured": total.unknown} for kind, total in kinds.items()},
     }
 
 
