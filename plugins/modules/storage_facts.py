@@ -659,9 +659,9 @@ ansible_facts:
           description:
             - The uses of drives and volumes by workers. C(copy) is empty for a drive that has no copies. Of a volume,
               C(volume) is its name, C(run_of) and C(run_team) are the run that its folder C(sub_path) is granted to and
-              the team of that, and C(workspace) and C(drive) are empty; of a drive the first three are. C(left_s) is for
-              how many seconds it is still reserved. C(ended) says why a lease holds nothing any more, empty for a live
-              one.
+              the team of that, and C(workspace) and C(drive) are empty; of a drive the first three are. C(left_s) is
+              for how many seconds it is still reserved. C(ended) says why a lease holds nothing any more, empty for a
+              live one.
           returned: always
           type: list
           elements: dict
