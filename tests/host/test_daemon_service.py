@@ -439,13 +439,13 @@ def test_a_lease_shows_and_its_use_is_recorded(disk: Path, start: Callable[..., 
     assert taken.returncode == 0, taken.stdout
     path = Path(taken.stdout.strip())
     assert (path / "data" / "file").exists()
-    used_by = {"ml/cache": ["run-1"]}
-    wait_for(lambda: daemon.state("leases") == {"reserved": 1, "leased": 0, "used_by": used_by})
+    used_by = {"used_by": {"ml/cache": ["run-1"]}, "volumes_used_by": {}}
+    wait_for(lambda: daemon.state("leases") == {"reserved": 1, "leased": 0, **used_by})
     wait_for(lambda: daemon.copies()["ml.cache"]["in_use"] and daemon.copies()["ml.cache"]["last_used"])
     holder = subprocess.Popen(["sleep", "600"])
     try:
         assert daemon.command("lease", "confirm", "run-1", "1", "--pid", str(holder.pid)).returncode == 0
-        wait_for(lambda: daemon.state("leases") == {"reserved": 0, "leased": 1, "used_by": used_by})
+        wait_for(lambda: daemon.state("leases") == {"reserved": 0, "leased": 1, **used_by})
         assert "ml/cache" in daemon.command("status").stdout
         assert "run-1/1" in daemon.command("lease", "list").stdout
     finally:

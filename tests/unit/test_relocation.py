@@ -123,7 +123,6 @@ def relocation(stage: str = FINISHED, **changes: Any) -> Relocation:
         "here": True,
         "stage": stage,
         "was": State(3, 4),
-        "links": ("a -> /srv/runs/b",),
     }
     return Relocation(**{**values, **changes})
 

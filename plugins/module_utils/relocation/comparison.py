@@ -13,11 +13,10 @@ import errno
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 from ..errors import printable
-from ..paths import is_within
 from ..syscalls import NO_DIRECTORY, open_beneath, syncfs
 from ..trees.walk import Directory, Problem, Walk
 from ..use.child import answer_of, nothing, progress
@@ -46,21 +45,18 @@ class Compared:
     """How many there are."""
     files: int = 0
     bytes: int = 0
-    links: list[str] = field(default_factory=list)
-    """The first symbolic links with an absolute target in the old tree."""
     was: State = State(0, 0)
     copied: State = State(0, 0)
     """Without the directory itself, which is changed last."""
 
 
-def compare(old_fd: int, new_fd: int, old_paths: Sequence[str], say: Callable[[str], None] = nothing) -> Compared:
+def compare(old_fd: int, new_fd: int, say: Callable[[str], None] = nothing) -> Compared:
     """Compare the tree open at *new_fd* with that open at *old_fd*, in a child of this process.
 
-    :param old_paths: under which names the old one is known
     :param say: told now and then how far it is
     :raises NoAnswerError: when it cannot be done, or a disk is silent
     """
-    answer = answer_of(lambda: asdict(_Comparison(old_fd, new_fd, old_paths, say).run()), DEADLINE_S)
+    answer = answer_of(lambda: asdict(_Comparison(old_fd, new_fd, say).run()), DEADLINE_S)
     return Compared(**{**answer, "was": State(**answer["was"]), "copied": State(**answer["copied"])})
 
 
@@ -99,9 +95,8 @@ class _Changes:
 
 
 class _Comparison:
-    def __init__(self, old_fd: int, new_fd: int, old_paths: Sequence[str], say: Callable[[str], None]) -> None:
+    def __init__(self, old_fd: int, new_fd: int, say: Callable[[str], None]) -> None:
         self._old_fd, self._new_fd = old_fd, new_fd
-        self._old_paths = [os.fsencode(path) for path in old_paths]
         self._say = say
         self._found = Compared()
         self._copies: dict[tuple[int, int], tuple[int, int]] = {}
@@ -158,10 +153,10 @@ class _Comparison:
         for entry in directory.files():
             progress()
             if entry.name in copied:
-                for what in self._of_file(old_fd, new_fd, entry.name, walk.path(entry.name)):
+                for what in self._of_file(old_fd, new_fd, entry.name):
                     self._differs(walk.path(entry.name), what)
 
-    def _of_file(self, old_fd: int, new_fd: int, name: str, path: str) -> Iterator[str]:
+    def _of_file(self, old_fd: int, new_fd: int, name: str) -> Iterator[str]:
         old, new = (os.stat(name, dir_fd=fd, follow_symlinks=False) for fd in (old_fd, new_fd))
         self._was.add(old)
         self._copied.add(new)
@@ -170,10 +165,9 @@ class _Comparison:
             return
         yield from _of_attributes(_attributes_of(old_fd, name), _attributes_of(new_fd, name))
         if stat.S_ISLNK(old.st_mode):
-            target = os.readlink(os.fsencode(name), dir_fd=old_fd)
-            if target != os.readlink(os.fsencode(name), dir_fd=new_fd):
+            targets = {os.readlink(os.fsencode(name), dir_fd=fd) for fd in (old_fd, new_fd)}
+            if len(targets) > 1:
                 yield "is a link to something else in the copy"
-            self._note_link(path, target)
         known = self._copies.get((old.st_dev, old.st_ino))
         yield from self._of_names(old, new)
         if stat.S_ISREG(old.st_mode) and known is None:
@@ -181,11 +175,6 @@ class _Comparison:
             self._found.bytes += old.st_size
             if old.st_size == new.st_size and not _same_content(old_fd, new_fd, os.fsencode(name), old.st_size):
                 yield "has another content in the copy"
-
-    def _note_link(self, path: str, target: bytes) -> None:
-        text = os.fsdecode(target)
-        if any(is_within(text, os.fsdecode(one)) for one in self._old_paths) and len(self._found.links) < _MOST:
-            self._found.links.append(f"{path} -> {printable(text)}")
 
     def _of_names(self, old: os.stat_result, new: os.stat_result) -> Iterator[str]:
         """Tell whether the names of one file are names of one file in the copy, too, and no others."""

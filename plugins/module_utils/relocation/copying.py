@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ..errors import StowageError
+from ..locks import lock
 from ..owner import XATTR
+from ..places import Places
 from ..services.systemd_units import RunCommand
-from ..syscalls import syncfs
+from ..syscalls import DIRECTORY, syncfs
 
 # Times to the nanosecond: else a time of the same second counts as the same.
 _KEPT = (
@@ -21,17 +27,42 @@ XFS shows its access lists once more by names of its own: another filesystem has
 would be to delete the access lists."""
 # With rules of one's own rsync has no others: what the system itself keeps as attributes is no content.
 _LEFT_OUT = tuple(f"--filter=-x {name}" for name in ("system.*", *NOT_COPIED))
+_LONGEST_S = 7 * 86400.0
 _ENDS = {"btrfs": ()}
 """A btrfs subvolume is no mount, and belongs to the tree."""
 
 
+@contextmanager
+def alone(places: Places, location: str) -> Iterator[int]:
+    """Hold the lock of the copy of a location, which its copying process holds as well, as a descriptor.
+
+    One that has outlived whoever started it is waited for: it would go on in what is compared then.
+    """
+    run_fd = os.open(places.run, DIRECTORY)
+    try:
+        fd = lock(run_fd, os.fsencode(f"relocation-{location}.copy"), _LONGEST_S)
+    finally:
+        os.close(run_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def copy(
-    program: str, run_command: RunCommand, old_fd: int, new_fd: int, fstype: str, by_content: bool = False
+    program: str,
+    run_command: RunCommand,
+    old_fd: int,
+    new_fd: int,
+    lock_fd: int,
+    fstype: str,
+    by_content: bool = False,
 ) -> None:
     """Make what is in the directory open at *new_fd* what is in that at *old_fd*, with everything that can be copied.
 
     What a copy that was cut short has left is gone on with.
 
+    :param lock_fd: of :func:`alone`
     :param fstype: of the old one
     :param by_content: whether to read all of it again: a file of the same size and time may differ
     :raises StowageError: when something cannot be copied
@@ -40,7 +71,7 @@ def copy(
     words += ["--checksum"] if by_content else []
     # By descriptors, so that it is these two directories whatever is mounted or renamed meanwhile.
     words += ["--", f"/proc/self/fd/{old_fd}/", f"/proc/self/fd/{new_fd}/"]
-    code, out, err = run_command(words, pass_fds=[old_fd, new_fd])
+    code, out, err = run_command(words, pass_fds=[old_fd, new_fd, lock_fd])
     if code != 0:
         lines = (err or out).strip().splitlines()
         shown = "; ".join(lines[:3]) or "no reason given"

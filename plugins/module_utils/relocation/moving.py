@@ -150,6 +150,10 @@ class Moving:
             raise Refusal(self._location, rule, f"unmount {one.real}")
         return stage
 
+    def _not_foreign(self, one: Relocation) -> str:
+        stage = self.standing(one)
+        return self.check(one) if stage == FOREIGN else stage
+
     def _kept(self, one: Relocation) -> KeptMount:
         return kept_path(one.location, one.at_old_path, mount_table.read())
 
@@ -282,7 +286,7 @@ class Moving:
             # What it was moved by has changed its directories' times of change.
             copied = state_of(new_fd, itself=False)
         self._check_closed(one)
-        return self._reach(one.at(VERIFIED, was=found.was, copied=copied, links=tuple(found.links)), "compared")
+        return self._reach(one.at(VERIFIED, was=found.was, copied=copied), "compared")
 
     def _copied(self, one: Relocation, old_fd: int, content_fd: int) -> tuple[Relocation, Compared]:
         """Copy and compare until nothing differs."""
@@ -291,9 +295,11 @@ class Moving:
         for attempt in range(_ATTEMPTS):
             one = self._save(replace(one, stage=CLOSED, doing=COPIED))
             fstype = one.old.filesystem.fstype
-            copying.copy(self._tools.rsync, self._tools.run_command, old_fd, content_fd, fstype, attempt > 0)
+            with copying.alone(self._places, self._location) as lock_fd:
+                program, run = self._tools.rsync, self._tools.run_command
+                copying.copy(program, run, old_fd, content_fd, lock_fd, fstype, attempt > 0)
             one = self._save(replace(one.at(COPIED), doing=VERIFIED), "copied")
-            found = compare(old_fd, content_fd, one.old_paths, self._progress.say)
+            found = compare(old_fd, content_fd, self._progress.say)
             if not found.count:
                 return one, found
         more = f" (and {found.count - 3} more)" if found.count > 3 else ""
@@ -381,10 +387,11 @@ class Moving:
         one = recorded.load(self._places, self._location)
         if one is None:
             return None
-        stage = self.standing(one)
+        stage = self._not_foreign(one)
         if stage in (HELD, CLOSED, COPIED, VERIFIED, GIVEN_UP) or one.stage == UNDONE:
             return one
-        if one.stage != SWITCHED or one.doing == FINISHED:
+        is_back = stage in (SWITCHED, UNDONE) or (stage == LOST and one.stage == SWITCHED)
+        if not is_back or one.doing == FINISHED:
             rule = f"its move is {one.doing or one.stage}, and the old content is set aside"
             raise Refusal(one.location, rule, f"run it again to finish it, and move it again, from {one.to}")
         if self._is_predicted(one, UNDONE):
@@ -414,7 +421,7 @@ class Moving:
         one = recorded.load(self._places, self._location)
         if one is None:
             return None
-        stage = self.standing(one)
+        stage = self._not_foreign(one)
         if stage in (SWITCHED, LOST) or one.stage in (FINISHED, RETIRED, FORGOTTEN):
             rule = f"it was moved to {one.to}, which is in use"
             raise Refusal(one.location, rule, "undo that first" if stage == SWITCHED else "move it again")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .. import records
@@ -112,8 +112,6 @@ class Relocation:
     """Whether anything was put into the new directory."""
     aside: State | None = None
     """The old content, since it lies aside."""
-    links: tuple[str, ...] = field(default=())
-    """Symbolic links in it that lead to an absolute path in it."""
 
     @property
     def old_paths(self) -> tuple[str, ...]:
@@ -151,7 +149,6 @@ class Relocation:
                 "new": Identity.from_json(value["new"]),
                 "moves": {name: (str(old), str(new)) for name, (old, new) in value["moves"].items()},
                 "former": tuple(value["former"]),
-                "links": tuple(value["links"]),
             }
         )
         if not all(isinstance(text, str) for text in (made.path, made.real, made.to, made.to_real, made.stage)):

@@ -34,8 +34,19 @@ def keep_for_root(fd: int, path: str) -> None:
 
     :raises Refusal: when something is in it
     """
+    _check_empty(fd, path)
+    before = os.fstat(fd)
     os.fchown(fd, 0, 0)
     os.fchmod(fd, 0o700)
+    try:
+        _check_empty(fd, path)
+    except Refusal:
+        os.fchown(fd, before.st_uid, before.st_gid)
+        os.fchmod(fd, stat.S_IMODE(before.st_mode))
+        raise
+
+
+def _check_empty(fd: int, path: str) -> None:
     there = names_in(fd)
     if there:
         rule = f"{path} is not empty: {printable(there[0])} came meanwhile"
