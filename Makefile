@@ -17,7 +17,7 @@ help: ## List the targets
 test: venv ## Every gate, then one line: N passed, N failed
 	@$(PYTHON) tests/gates/run.py lint unit playbooks python39 sanity importer molecule
 
-.PHONY: lint unit playbooks python39 sanity importer molecule machines
+.PHONY: lint unit playbooks python39 sanity importer molecule
 lint: venv ## Style, types, ansible-lint, changelog, and the tree's own rules
 unit: venv ## Unit tests, in seconds
 playbooks: venv ## What playbooks refuse, show and hand on
@@ -25,8 +25,7 @@ python39: venv ## Unit tests with the oldest Python of a host
 sanity: venv ## ansible-test sanity on the oldest and the newest core
 importer: venv ## What Ansible Galaxy checks when it imports the collection
 molecule: venv ## Every molecule scenario, on real hosts
-machines: venv ## Those on emulated machines with a kernel of their own; not part of make test yet
-lint unit playbooks python39 sanity importer molecule machines:
+lint unit playbooks python39 sanity importer molecule:
 	@$(PYTHON) tests/gates/run.py $@
 
 .PHONY: venv

@@ -658,9 +658,10 @@ ansible_facts:
         leases:
           description:
             - The uses of drives and volumes by workers. C(copy) is empty for a drive that has no copies. Of a volume,
-              C(volume) is its name, C(run_of) the run that its folder C(sub_path) is granted to, and C(workspace) and
-              C(drive) are empty; of a drive the first two are. C(left_s) is for how many seconds it is still reserved.
-              C(ended) says why a lease holds nothing any more, empty for a live one.
+              C(volume) is its name, C(run_of) and C(run_team) are the run that its folder C(sub_path) is granted to and
+              the team of that, and C(workspace) and C(drive) are empty; of a drive the first three are. C(left_s) is
+              for how many seconds it is still reserved. C(ended) says why a lease holds nothing any more, empty for a
+              live one.
           returned: always
           type: list
           elements: dict
@@ -678,6 +679,7 @@ ansible_facts:
               target: /root/.cache/huggingface
               volume: ""
               run_of: ""
+              run_team: ""
               state: leased
               left_s: 0.0
               created: 1764410000.0

@@ -31,8 +31,8 @@ if [[ ! -x $work/run ]]; then
     cd "$work"
     rm -rf deb
     {
-        echo "<fontconfig><dir>$work/root/usr/share/fonts</dir><dir>/usr/share/fonts</dir>"
-        echo "<cachedir>$work/fonts</cachedir></fontconfig>"
+        echo "<fontconfig><dir>$work/root/usr/share/fonts</dir><cachedir>$work/fonts</cachedir>"
+        echo "<include ignore_missing=\"yes\">/etc/fonts/fonts.conf</include></fontconfig>"
     } >fonts.conf
     {
         echo '#!/bin/sh'

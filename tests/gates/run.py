@@ -96,17 +96,7 @@ def sanity() -> Iterator[Check]:
 
 
 def molecule() -> Iterator[Check]:
-    yield from scenarios(emulated=False)
-
-
-def machines() -> Iterator[Check]:
-    yield from scenarios(emulated=True)
-
-
-def scenarios(*, emulated: bool) -> Iterator[Check]:
     for path in sorted(REPOSITORY.glob("molecule/*/molecule.yml")):
-        if ("STOWAGE_LAB_KIND: qemu" in path.read_text()) != emulated:
-            continue
         scenario = path.parent.name
         destroy = ["molecule", "destroy", "--scenario-name", scenario]
         yield Check(scenario, ["molecule", "test", "--scenario-name", scenario], cleanup=destroy)
@@ -131,7 +121,6 @@ GATES = {
     "sanity": sanity,
     "importer": importer,
     "molecule": molecule,
-    "machines": machines,
 }
 
 

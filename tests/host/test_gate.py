@@ -64,7 +64,7 @@ def test_a_full_cache_disk_beside_an_empty_run_disk(
     fstype: str, cache: Path, small_disk: Callable[..., Any], start: Callable[..., Daemon]
 ) -> None:
     runs = small_disk("ext4", 512 * MIB).path
-    daemon = start()
+    daemon = start(disk_watermark_pct=90)
     declare_location(daemon, "runs", runs)
     declare_location(daemon, "cache", cache)
     daemon.start()
@@ -98,7 +98,7 @@ def test_what_root_may_use_beyond_that_is_no_room(small_disk: Callable[..., Any]
 def test_one_filesystem_is_named_once(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
     disk = small_disk("ext4", 64 * MIB).path
     (disk / "hub").mkdir()
-    daemon = start()
+    daemon = start(disk_watermark_pct=90)
     declare_location(daemon, "runs", disk)
     declare_location(daemon, "hub_cache", disk / "hub")
     daemon.start(DISK_WATERMARK_PCT="0.0001")
@@ -108,7 +108,7 @@ def test_one_filesystem_is_named_once(small_disk: Callable[..., Any], start: Cal
 
 def test_a_location_that_vanishes(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
     disk = small_disk("xfs", 300 * MIB)
-    daemon = start()
+    daemon = start(disk_watermark_pct=90)
     declare_location(daemon, "runs", disk.path, require_mount=True, mount_point=str(disk.path))
     daemon.start()
     assert asked(daemon) == (0, ["open"])

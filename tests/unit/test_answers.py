@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import time
@@ -26,13 +27,13 @@ def test_a_path_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             time.sleep(60)
         return real(path)
 
-    monkeypatch.setattr(answers, "_PATIENCE", 0.3)
+    monkeypatch.setattr(answers, "_PATIENCE", 2.0)
     monkeypatch.setattr(answers.os, "statvfs", dead)
     started = time.monotonic()
     with pytest.raises(StowageError) as error:
         check_answers([("runs", "/"), ("cache", "/dead")])
-    assert str(error.value) == "cache: /dead does not answer within 0 s; see whether its server is up"
-    assert time.monotonic() - started < 5
+    assert str(error.value) == "cache: /dead does not answer within 2 s; see whether its server is up"
+    assert time.monotonic() - started < 30
 
 
 def test_a_stale_handle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,23 +49,21 @@ def test_a_missing_path_is_an_answer(tmp_path: Path) -> None:
     check_answers([("runs", str(tmp_path)), ("cache", str(tmp_path / "missing"))])
 
 
-def test_many_are_asked_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_many_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = os.statvfs
+    slow = [f"/slow{number}" for number in range(20)]
+    all_of_them = multiprocessing.get_context("fork").Barrier(len(slow))
 
     def answer(path: str) -> os.statvfs_result:
-        if path.startswith("/dead"):
-            time.sleep(60)
+        if path in slow:
+            all_of_them.wait()  # one after another they would wait for ever, and none of them answer
         if path == "/stale":
             raise OSError(116, "Stale file handle", path)
-        return real(path)
+        return real("/" if path in slow else path)
 
-    monkeypatch.setattr(answers, "_PATIENCE", 1.0)
     monkeypatch.setattr(answers.os, "statvfs", answer)
-    started = time.monotonic()
     missing = str(tmp_path / "missing")
-    dead = [f"/dead{number}" for number in range(20)]
-    assert answering([*dead, "/", "/stale", missing]) == {"/", missing}
-    assert time.monotonic() - started < 10
+    assert answering([*slow, "/", "/stale", missing]) == {*slow, "/", missing}
 
 
 def test_what_does_not_end_in_time_is_ended(tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_what_does_not_end_in_time_is_ended(tmp_path: Path) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         time.sleep(60)
 
-    found = answers.each_in_child({"slow": for_ever, "quick": lambda tell: tell("done")}, 1.0)
+    found = answers.each_in_child({"slow": for_ever, "quick": lambda tell: tell("done")}, 3.0)
     assert found == {"slow": None, "quick": ["done"]}
     child = int((tmp_path / "pid").read_text())
     with contextlib.suppress(ChildProcessError):  # already waited for

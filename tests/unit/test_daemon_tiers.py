@@ -9,7 +9,9 @@ import dataclasses
 import errno
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import bucket_files
@@ -381,7 +383,7 @@ class Known:
         return {**filesystem, **self.room()} if self.found["available"] else None
 
 
-UNKNOWN_ACCESS = {"writable": None}
+UNKNOWN_ACCESS = MappingProxyType({"writable": None})
 
 
 class Host:
@@ -422,7 +424,7 @@ class Host:
         return section
 
     def answer(
-        self, *settings: dict[str, str], error: str = "", access: dict[str, Any] = UNKNOWN_ACCESS, **more: Any
+        self, *settings: dict[str, str], error: str = "", access: Mapping[str, Any] = UNKNOWN_ACCESS, **more: Any
     ) -> dict[str, Any]:
         body, take, end = self.started.pop()
         shown = [{"pid": 7, "command": "mooncake_client", "settings": one, **access} for one in settings]

@@ -142,7 +142,7 @@ def test_one_filesystem_or_another(one: FilesystemId, other: FilesystemId, same:
 )
 def test_a_bind_mount_is_another_name(path: str, other: str, lies: str) -> None:
     table = mounts.parse(
-        MOUNTINFO.split(b"33 30")[0]
+        MOUNTINFO.partition(b"33 30")[0]
         + b"""40 21 259:1 /runs /mnt/z rw - xfs /dev/nvme0n1 rw
 41 21 259:1 / /mnt/y rw - xfs /dev/nvme0n1 rw
 """

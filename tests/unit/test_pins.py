@@ -88,7 +88,7 @@ def test_who_uses_a_volume() -> None:
 
 
 def test_the_record_of_an_earlier_version_is_a_drive_s() -> None:
-    value = {name: one for name, one in PIN.to_json().items() if name not in ("volume", "run_of")}
+    value = {name: one for name, one in PIN.to_json().items() if name not in ("volume", "run_of", "run_team")}
     assert Pin.from_json("run-1", 1, value) == PIN
 
 

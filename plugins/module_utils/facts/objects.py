@@ -338,7 +338,7 @@ class Objects:
 
     def _lease(self, pin: Pin) -> Report:
         fields = ("run", "number", "worker", "workspace", "drive", "source", "source_path", "copy", "sub_path", "mode")
-        more = ("target", "volume", "run_of", "state", "left_s", "created")
+        more = ("target", "volume", "run_of", "run_team", "state", "left_s", "created")
         report = {field: getattr(pin, field) for field in (*fields, *more)}
         return {**report, "path": pin.path(self._places), "ended": pins.stale(pin)}
 

@@ -59,6 +59,8 @@ class Use(NamedTuple):
     """The volume, when it is of one."""
     run_of: str = ""
     """The run, as ``user/experiment/run_id``, that the folder of the volume is granted to."""
+    run_team: str = ""
+    """The team of that run, by which it was judged; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Pin:
     pid_start: int = 0
     volume: str = ""
     run_of: str = ""
+    run_team: str = ""
 
     def path(self, places: Places) -> str:
         """Return where the drive is mounted for the worker."""

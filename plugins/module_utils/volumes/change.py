@@ -22,7 +22,7 @@ from ..layout import record as layout_record
 from ..mounts import Located, identify
 from ..paths import check_path
 from ..places import Places
-from ..runs import pins, stamps
+from ..runs import pins
 from ..runs.drives import Sight
 from ..runs.pins import Pin
 from ..runs.shape import RunName
@@ -196,27 +196,18 @@ class _Declaring:
                 rule = f"it {change}, and workers still have it: {', '.join(held)}"
                 raise Refusal(f"volume {name}", rule, "end them or release them (stowage lease list), then roll out")
 
-    def _about_revoked(self, volumes: Iterable[Volume], found: Iterable[Pin]) -> list[str]:
+    @staticmethod
+    def _about_revoked(volumes: Iterable[Volume], found: Iterable[Pin]) -> list[str]:
         """Say which workers keep, until they end, what their runs are not granted any more."""
         grants = {volume.name: volume.grants for volume in volumes}
         warnings = []
         for pin in found:
             if not pin.volume or pin.volume not in grants or pins.stale(pin):
                 continue
-            whose = self._whose(pin.run_of)
+            whose = Whose(pin.run_of, RunName.parsed(pin.run_of).user, pin.run_team)
             if not is_covered(entitled(grants, whose), pin.volume, pin.sub_path):
                 folder = f"folder {printable(pin.sub_path)} of it" if pin.sub_path else "it"
                 rule = f"{folder} is not granted to run {printable(pin.run_of)} any more"
                 rest = f"{pin.described} of {printable(pin.held_by)} keeps that until it ends or is released"
                 warnings.append(f"volume {pin.volume}: {rule}; {rest}")
         return warnings
-
-    def _whose(self, run: str) -> Whose:
-        """Return whose a run is by its name and the last stamp of that: its directory may be gone, or not answer."""
-        named = RunName.parsed(run)
-        try:
-            stamp = stamps.load(self._places, named.user).get(named.in_user)
-        except records.RecordError as error:
-            self._warnings.append(str(error))
-            stamp = None
-        return Whose(run, named.user, stamp.team if stamp is not None else "")

@@ -50,7 +50,7 @@ class VolumeFolder:
     @property
     def use(self) -> Use:
         place = (self.volume.path, self.sub_path, READ_ONLY, self.target)
-        return Use("", "", 0, *place, volume=self.volume.name, run_of=self.whose.run)
+        return Use("", "", 0, *place, self.volume.name, self.whose.run, self.whose.team)
 
     def look(self, sight: Sight) -> Look:
         """Look whether it can be had.
