@@ -158,6 +158,20 @@ def test_given_up_after_it_was_killed(lab: Lab, step: str) -> None:
     assert contents(lab.to) == now
 
 
+def test_given_up_and_begun_with_another_directory_of_the_same_name(lab: Lab) -> None:
+    before = contents(lab.path)
+    killed("copied", lab.move)
+    lab.moving().give_up()
+    os.rename(lab.to, f"{lab.to}.half")
+    lab.to.mkdir()
+    (lab.to / "mine").touch()
+    with pytest.raises(Refusal, match="is not empty"):
+        lab.planned()
+    (lab.to / "mine").unlink()
+    lab.move()
+    assert contents(lab.to) == before
+
+
 def test_somebody_who_does_not_end(lab: Lab) -> None:
     with open(lab.path / "ann/e/r/log", "ab") as log, pytest.raises(PartlyFailed) as failed:
         lab.until_switched(wait_s=0)

@@ -191,7 +191,7 @@ def test_of_a_move_it_is_not_told_that_files_stay_behind() -> None:
 
 
 def test_the_lines_for_the_inventory() -> None:
-    after = {"cache": {"path": "/n", "mount_point": "/mnt"}, "hub_cache": "/n/hub"}
+    after = {"cache": {"mount_point": "/mnt", "path": "/n"}, "hub_cache": "/n/hub"}
     assert recorded.lines_of(after) == [
         "host_storage_overrides:",
         "  cache: {path: /n, mount_point: /mnt}",

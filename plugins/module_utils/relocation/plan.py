@@ -203,8 +203,7 @@ class Planning:
         with opened(old.real) as old_fd, opened(new.real) as new_fd:
             was, now = Identity.of(old_fd, old.mount), Identity.of(new_fd, new.mount)
             if resumed is not None and not (resumed.old.matches(was) and resumed.new.matches(now)):
-                rule = f"{path} or {to} is another directory than when the move to it was given up"
-                raise Refusal(name, rule, "mount the disks as they were, or name another directory")
+                resumed = None  # other directories than when it was given up
             if resumed is None and os.listdir(new_fd):
                 why = _undone(earlier, to)
                 raise Refusal("relocate_to", f"{to} is not empty{why}", "name an empty directory")

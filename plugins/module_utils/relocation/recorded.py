@@ -231,13 +231,11 @@ def is_told(moves: Iterable[Relocation], former: Mapping[str, str], locations: M
 
 
 def _value(value: Any) -> str:
+    """Return an override as an inventory has it, in one order however it was recorded."""
     if not isinstance(value, Mapping):
         return str(value)
-    return (
-        "{"
-        + ", ".join(f"{key}: {str(one).lower() if isinstance(one, bool) else one}" for key, one in value.items())
-        + "}"
-    )
+    fields = sorted(value.items(), key=lambda field: (field[0] != "path", field[0]))
+    return "{" + ", ".join(f"{name}: {str(one).lower() if one is True else one}" for name, one in fields) + "}"
 
 
 def lines_of(after: Mapping[str, Any]) -> list[str]:
