@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 from ..errors import printable
+from ..sizes import decimal
 from ..syscalls import NO_DIRECTORY, open_beneath, syncfs
 from ..trees.walk import Directory, Problem, Walk
 from ..use.child import answer_of, nothing, progress
@@ -113,7 +114,7 @@ class _Comparison:
         walk = Walk(open_beneath(self._old_fd, b"."), lambda problem: self._differs("", str(problem)))
         for directory in walk:
             progress()
-            self._say(f"{self._found.files} files with {self._found.bytes} bytes are compared")
+            self._say(f"{self._found.files} files with {decimal(self._found.bytes)} are compared")
             while len(open_directories) > walk.depth:
                 os.close(open_directories.pop())
             try:
