@@ -736,6 +736,7 @@ ansible_facts:
                 text: "filesystem /mnt/nvme0 is 93 % full, the watermark is 90 %"
                 user: ""
                 team: ""
+            unknown: []
             judged: 1764419995.5
             stale: false
             watermark_pct: 90.0
