@@ -123,10 +123,13 @@ def test_switched_back(lab: Lab, step: str | None) -> None:
     moving = lab.until_switched()
     lab.lay_out(**moving.recorded().after)
     (lab.path / "by a hook").touch()
+    still_open = open(lab.path / "by a hook")  # noqa: SIM115
     if step is not None:
         killed(step, lambda kill: lab.moving(kill).undo())
     lab.moving().undo()
     assert lab.held, "until the settings are those of before"
+    assert still_open.read() == ""
+    still_open.close()
     assert contents(lab.path) == before and not os.path.ismount(lab.path)
     lab.lay_out(**moving.recorded().before)
     lab.moving().give_up()
