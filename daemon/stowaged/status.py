@@ -409,9 +409,8 @@ def _lacking(section: Mapping[str, Any], width: int | None) -> list[str]:
     lacking = [(f"{kind} {printable(name)}", one["missing"]) for kind, name, one in found if one["missing"]]
     lines = []
     for who, why in lacking[:LARGEST]:
-        lines += wrapped(
-            f"! What {who} has is not complete, the larger of the last and the present counts: {why}", width
-        )
+        rule = "is not complete, the larger of the last and the present figures counts"
+        lines += wrapped(f"! {who} {rule}: {why}", width)
     return lines + ([f"! Likewise {len(lacking) - LARGEST} more"] if len(lacking) > LARGEST else [])
 
 

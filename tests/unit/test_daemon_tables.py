@@ -325,7 +325,7 @@ def test_whose_figures_are_not_complete_and_quotas_of_nobody() -> None:
     lines = status.render(state(accounts=section), None, 1000.0)
     said = [line for line in lines if "is not complete" in line]
     assert said[0] == (
-        "! What user user-0 has is not complete, the larger of the last and the present counts: "
+        "! user user-0 is not complete, the larger of the last and the present figures counts: "
         "runs/a: Permission denied"
     )
     assert len(said) == 5 and "! Likewise 1 more" in lines
