@@ -32,20 +32,32 @@ _FILESYSTEMS = (
     ("/mnt/nvme0", "xfs", "NVMe SSD", 3840 * 10**9, 0.2, 0.97),
     ("/mnt/nvme1", "xfs", "NVMe SSD", 7680 * 10**9, 0.1, 0.9),
 )
+_MISSING = (
+    "its filesystem (UUID 1f0f3a2e-7b8f-4d0c-9f4b-0d3b0c0d7f11, ext4) is not mounted, another one is in its place; "
+    "mount its disk, or roll the layout out again"
+)
 _PEOPLE = ("ann", "bo", "chen", "dara", "elif", "farid", "gita", "hugo", "ines", "jun", "kofi", "lena", "mio", "noor")
 _TEAMS = ("vision", "speech", "robotics", "retrieval", "evaluation")
 
 
 class Fleet:
-    """Hosts by name with their facts; None for those that do not answer."""
+    """Hosts by name with their facts; None for those that do not answer.
 
-    def __init__(self, hosts: int, drives: int = 12, named: Callable[[str], str] = lambda name: name) -> None:
+    On a bad day the disks that Stowage's directories are on are missing on every host.
+    """
+
+    def __init__(
+        self, hosts: int, drives: int = 12, named: Callable[[str], str] = lambda name: name, bad_day: bool = False
+    ) -> None:
         self._chance = random.Random(hosts)
         self._named = named
         self._drives = drives
         self.hosts = {
             named(f"gpu-{number:0{len(str(hosts))}}"): self._host(number, hosts) for number in range(1, hosts + 1)
         }
+        if bad_day:
+            for facts in filter(None, self.hosts.values()):
+                self._lose_disks(facts)
 
     def _host(self, number: int, hosts: int) -> Facts | None:
         if number % 40 == 7:
@@ -112,6 +124,34 @@ class Fleet:
             "problems": [self._named(f"claim of tier chat/0 on gpu-{number}: damaged")] if number % 45 == 4 else [],
         }
 
+    def _lose_disks(self, facts: Facts) -> None:
+        """Have a host tell what it tells when none of its disks but the system's is there."""
+        why = self._named(_MISSING)
+        facts["filesystems"] = [one for one in facts["filesystems"] if not one["mount"].startswith("/mnt/")]
+        locations = facts["layout"]["locations"]
+        for one in locations.values():
+            one.update(available=False, reason=f"{one['path']}: {why}", mounted=False, complete=False)
+        facts["data_location"].update(available=False, size_bytes=None, free_bytes=None, strangers=None)
+        for copy in facts["copies"].values():
+            copy.update(present=None, aside=None, complete=False)
+        for drive in [drive for drives in facts["drives"].values() for drive in drives]:
+            for source in drive["sources"]:
+                if source["available"]:
+                    source.update(available=False, complete=False)
+        for tier in facts["tiers"] or ():
+            tier.update(claimed=None, complete=False)
+            where = f"tier {tier['backend']}/0 {tier['path']}"
+            facts["problems"].append(f"{where}: its directory cannot be seen; is its disk mounted?")
+        missing = [(f"location {name}", one["path"]) for name, one in locations.items()]
+        missing.append(("data location", facts["data_location"]["path"]))
+        texts = [f"{what} ({path}) is not available: {why}" for what, path in missing]
+        holds = [{"reason": "unavailable", "text": one, "user": "", "team": ""} for one in texts]
+        facts["gate"] = {"judged": facts["gathered"], "watermark_pct": 90.0, "holds": holds, "stale": False}
+        unavailable = [
+            {"location": name, "path": one["path"], "reason": one["reason"]} for name, one in locations.items()
+        ]
+        facts["accounts"].update(complete=False, unavailable=unavailable)
+
     def _filesystems(self, number: int) -> list[Facts]:
         found = []
         for mount, fstype, kind, size, least, most in _FILESYSTEMS:
@@ -145,10 +185,13 @@ class Fleet:
     def _location(self, name: str, path: str, number: int, measured: float) -> Facts:
         complete = not (name == "runs" and number % 17 == 4)
         known = not (name == "packages" and number % 11 == 1)
+        mounted = number % 33 != 5 if path.startswith("/mnt/nvme0") else None
         return {
             "path": self._named(path),
             "override": True,
-            "mounted": number % 33 != 5 if path.startswith("/mnt/nvme0") else None,
+            "mounted": mounted,
+            "available": mounted is not False,
+            "reason": "" if complete else self._named(f"{path}: ann/llm: Permission denied"),
             "bytes": self._chance.randrange(3 * 10**11) if known else None,
             "files": self._chance.randrange(10**6) if known else None,
             "complete": complete if known else None,

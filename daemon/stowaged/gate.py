@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from stowage_core import events, records
 from stowage_core.errors import one_line
-from stowage_core.gate.judgement import Hold, judge
+from stowage_core.gate.judgement import Hold, elsewhere, judge
 from stowage_core.places import Places
 
 from .sections import Sections
@@ -20,7 +20,6 @@ from .settings import Settings
 from .writer import Writer
 
 SECTION = "gate"
-_Identity = tuple[str, str, str, str]
 
 
 class Gate:
@@ -32,36 +31,41 @@ class Gate:
         self._writer = writer
         self._say = say
         self._trouble = ""
-        self._told = self._told_before()
+        self._watermark_pct, self._holds = self._judged_before()
+        self._told = {hold.identity for hold in self._holds if hold.holds_all}
 
-    def _told_before(self) -> set[_Identity]:
-        """Return what an earlier daemon has told since the host was started."""
+    def _judged_before(self) -> tuple[float, list[Hold]]:
+        """Return by which watermark an earlier daemon judged last since the host was started, and what held jobs."""
         try:
-            before = self._sections.last(SECTION) or {"holds": ()}
-            holds = [records.typed(Hold, one) for one in before["holds"]]
-        except (LookupError, TypeError):
-            return set()  # of another version: what holds is told once more
-        return {hold.identity for hold in holds if hold.holds_all}
+            before = self._sections.last(SECTION) or {"watermark_pct": 0, "holds": ()}
+            return float(before["watermark_pct"]), [records.typed(Hold, one) for one in before["holds"]]
+        except (LookupError, TypeError, ValueError):
+            return 0, []  # of another version: what holds is told once more
 
     def judge(self, declared: Sequence[Hold], settings: Settings) -> None:
         """Judge by what was published just now.
 
         :param declared: what is held because somebody said so
         """
+        watermark_pct = settings.disk_watermark_pct
+        locations = self._shown("locations").get("locations", ())
         holds = judge(
             self._shown("filesystems").get("filesystems", ()),
-            self._shown("locations").get("locations", ()),
+            locations,
             self._shown("accounts"),
             declared,
-            settings.disk_watermark_pct,
+            watermark_pct,
+            self._holds if watermark_pct == self._watermark_pct else (),
         )
+        self._watermark_pct, self._holds = watermark_pct, holds
         self._sections.put(
             SECTION,
             {
                 "time": time.time(),
                 "cycle_s": settings.cycle_s,
-                "watermark_pct": settings.disk_watermark_pct,
+                "watermark_pct": watermark_pct,
                 "holds": [hold.to_json() for hold in holds],
+                "elsewhere": elsewhere(locations, settings.allowed).to_json(),
             },
         )
         holding = [hold for hold in holds if hold.holds_all]

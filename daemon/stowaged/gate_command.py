@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 
@@ -57,6 +58,8 @@ def run(options: argparse.Namespace, places: Places) -> int:
         print(json.dumps(gate.to_json(options.user, options.team), indent=2, sort_keys=True))
     else:
         print("\n".join(hold.text for hold in found) or "open")
+        for text in gate.unknown(options.user, options.team) if not found else ():
+            print(f"stowage: {text}", file=sys.stderr)
     return FOUND if found else OK
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -16,7 +15,7 @@ from stowage_core.accounting.totals import Missing, Shares, Team, Unavailable, U
 from stowage_core.errors import printable
 from stowage_core.places import Places
 from stowage_core.runs import stamps
-from stowage_core.runs.shape import MAX_USER_BYTES, RunName
+from stowage_core.runs.shape import RunName, is_somebodys
 from stowage_core.runs.stamps import Stamp
 from stowage_core.trees.measure import Usage
 from stowage_core.trees.parts import Names, Part
@@ -50,11 +49,6 @@ def of_target(places: Places, target: Target, send: Send) -> Sharing | None:
     if target.object == REFLOW:
         return ReflowSharing()
     return CacheSharing() if target.object == CACHE else None
-
-
-def is_user(name: str) -> bool:
-    """Return whether a directory of runs or reflow is a user's, and not Stowage's own or the filesystem's."""
-    return not name.startswith(".") and name != "lost+found"
 
 
 class _Lacking:
@@ -103,7 +97,7 @@ class RunsSharing:
     def begins(self, names: Names, directory: Directory) -> Iterable[Part]:
         if not names:
             yield self._lacking.beside()
-        elif not is_user(names[0]):
+        elif not is_somebodys(names[0]):
             return
         elif len(names) == 1:
             self._enter(names[0])
@@ -114,12 +108,10 @@ class RunsSharing:
     def _enter(self, user: str) -> None:
         self._users[user] = User()
         self._stamps = {}
-        if len(os.fsencode(user)) > MAX_USER_BYTES:
-            return  # no run of such a user was ever stamped
         try:
             self._stamps = stamps.load(self._places, user)
         except records.RecordError as error:
-            path = stamps.record_path(self._places, user)
+            path = stamps.user_dir(self._places, user)
             self._damaged.append(Unavailable(totals.RUNS, path, str(error)))
 
     def _team(self, run: RunName, directory: Directory) -> str | None:
@@ -171,7 +163,7 @@ class ReflowSharing:
     def begins(self, names: Names, directory: Directory) -> Iterable[Part]:
         if not names:
             yield self._lacking.beside()
-        elif len(names) == 1 and is_user(names[0]):
+        elif len(names) == 1 and is_somebodys(names[0]):
             yield Part(partial(self._add, names[0]), hides=True)
 
     def _add(self, user: str, usage: Usage) -> None:

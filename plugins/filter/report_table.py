@@ -85,7 +85,8 @@ def _said(host: Host) -> str:
     elif host["answers"]:
         said.append("not known")
     if host["unavailable"]:
-        said.append(f"{counted(len(host['unavailable']), 'path')} not available")
+        paths = sum(len(one["paths"]) for one in host["unavailable"])
+        said.append(f"{counted(paths, 'path')} not available")
     if host["incomplete"]:
         said.append(f"{counted(len(host['incomplete']), 'figure')} incomplete")
     if host["answers"]:

@@ -173,6 +173,12 @@ def unmount(target: str) -> None:
     _checked(_libc.umount2(_text(place), ctypes.c_int(_UMOUNT_NOFOLLOW)), place)
 
 
+def detach(target: str) -> None:
+    """Unmount *target* itself although it is in use: whoever has something of it open keeps that."""
+    place = os.fsencode(target)
+    _checked(_libc.umount2(_text(place), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW)), place)
+
+
 def unmount_forced(target: str) -> None:
     """Unmount *target* itself although its server does not answer: what waits for the server gets an error.
 
@@ -181,7 +187,7 @@ def unmount_forced(target: str) -> None:
     place = os.fsencode(target)
     # EBUSY as a rule: it was for the errors.
     if _libc.umount2(_text(place), ctypes.c_int(_MNT_FORCE | _UMOUNT_NOFOLLOW)) != 0:
-        _checked(_libc.umount2(_text(place), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW)), place)
+        detach(target)
 
 
 def change_owner(fd: int, uid: int, gid: int) -> None:

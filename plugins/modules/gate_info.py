@@ -17,6 +17,9 @@ description:
     that one uses more than the quota.
   - A judgement that is older than a minute and three cycles of the daemon, or of a daemon that does not run, holds all
     jobs. So does a host that has no daemon.
+  - Asked for a user or a team whose files another host measures, as on a filesystem that both see, a host does not know
+    whether the quota is kept. It holds the job when a quota of that one is declared on it, and warns when none is. Ask
+    the host that measures (C(daemon_shared_measured_by) of the role P(stowage.host.daemon#role)).
 options:
   user:
     description: The user of the job. Without it no quota of a user counts.
@@ -96,6 +99,12 @@ holds:
       description: The team whose jobs are held, empty when it holds others too.
       type: str
       sample: ""
+unknown:
+  description: What of the user or the team this host does not know, because another one measures it; in words.
+  returned: always
+  type: list
+  elements: str
+  sample: []
 judged:
   description: When the daemon judged last, null when it has not since the host was started.
   returned: always
@@ -131,7 +140,10 @@ def main() -> None:
     user, team = module.params["user"], module.params["team"]
     gate = recorded.wait(Places(), module.params["wait"], user, team)
     result = gate.to_json(user, team)
-    if module.params["fail_when_held"] and not result["open"]:
+    if result["open"]:
+        for text in result["unknown"]:
+            module.warn(text)
+    elif module.params["fail_when_held"]:
         module.fail_json(msg="held: " + "; ".join(hold["text"] for hold in result["holds"]), **result)
     module.exit_json(changed=False, **result)
 

@@ -378,8 +378,9 @@ ansible_facts:
             locations:
               description:
                 - The locations by name, each with C(path), C(override), C(mount) (the mount point it is on), C(mounted)
-                  (whether the mount that it requires is there, null when it requires none), and its last complete
-                  measurement (C(bytes), C(files), C(complete), C(measured); null when there is none yet).
+                  (whether the mount that it requires is there, null when it requires none), what the daemon last found
+                  (C(available), and C(reason) why it is not, or why it could not be measured to the end), and its last
+                  complete measurement (C(bytes), C(files), C(complete), C(measured)). What is not known yet is null.
               type: dict
               sample:
                 runs:
@@ -387,6 +388,8 @@ ansible_facts:
                   override: true
                   mount: /mnt/nvme1
                   mounted: true
+                  available: true
+                  reason: ""
                   bytes: 120000000000
                   files: 40123
                   complete: true
@@ -739,6 +742,7 @@ ansible_facts:
                 text: "filesystem /mnt/nvme0 is 93 % full, the watermark is 90 %"
                 user: ""
                 team: ""
+            unknown: []
             judged: 1764419995.5
             stale: false
             watermark_pct: 90.0

@@ -96,6 +96,15 @@ def test_it_fits_the_screen_and_can_be_read(browser: Chromium, report: Path, wid
     assert browser.troubles() == []
 
 
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_a_bad_day_fits_the_screen_too(browser: Chromium, tmp_path: Path, width: int) -> None:
+    browser.show(made(tmp_path, Fleet(HOSTS, bad_day=True)), width=width)
+    unfold(browser)
+    browser.picture(PICTURES / f"{width}-bad-day-unfolded.png", whole=False)
+    assert browser.ask(OVERFLOWING) == []
+    assert browser.troubles() == []
+
+
 def test_every_part_and_every_bar_is_seen(browser: Chromium, report: Path) -> None:
     browser.show(report, width=WIDE)
     unfold(browser)

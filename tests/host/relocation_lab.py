@@ -62,7 +62,7 @@ def nothing(_step: str) -> None:
 
 
 class Lab:
-    def __init__(self, home: Path, old: Path, new: Path) -> None:
+    def __init__(self, home: Path, old: Path, new: Path, again: bool = False) -> None:
         self.places = Places.under(str(home))
         records.write(self.places.claims_json, {"claims": {}})  # not lost: otherwise all disks are searched for marks
         self.units = home / "units"
@@ -70,7 +70,7 @@ class Lab:
         self.root = old / "stowage"
         self.path = self.root / "runs"
         self.to = new / "runs"
-        self.to.mkdir()
+        self.to.mkdir(exist_ok=again)
         self.told: list[str] = []
         """What systemctl was told."""
         self.overrides: dict[str, Any] = {}

@@ -299,11 +299,11 @@ def test_damaged_stamps_take_no_team_away(site: Site) -> None:
     site.daemon.start()
     before = site.measured()
     site.put("runs/bob/llm/one/more", 1000)
-    path = Path(stamps.record_path(site.daemon.places, "ann"))
+    path = Path(stamps.record_path(site.daemon.places, RunName("ann", "llm", "one")))
     whole = path.read_bytes()
     path.write_bytes(whole[:20])
     found = wait_for(lambda: site.accounts()["unavailable"] and site.accounts())
-    assert [(one["location"], one["path"]) for one in found["unavailable"]] == [("runs", str(path))]
+    assert [(one["location"], one["path"]) for one in found["unavailable"]] == [("runs", str(path.parents[1]))]
     assert found["teams"] == before["teams"]
     wait_for(lambda: site.accounts()["users"]["bob"]["bytes"] == 2000)
     path.write_bytes(whole)

@@ -7,8 +7,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from relocation_lab import Lab, contents, fill
 from stowage_core import mounts
 from stowage_core.differences import Differences
 from stowage_core.errors import PartlyFailed, Refusal, StowageError
-from stowage_core.relocation import recorded
+from stowage_core.relocation import moving as moving_stages
+from stowage_core.relocation import old_path, plan, recorded, users
 from stowage_core.relocation.comparison import compare, state_of
 from stowage_core.relocation.directories import opened_beneath
 from stowage_core.relocation.moving import BACK, STEPS, Moving, Tools
 from stowage_core.services.systemd_units import mount_unit
+from stowage_core.syscalls import enter_mount_namespace
 
 FORWARD = STEPS[: STEPS.index("finished") + 1]
 SIZE = 320 << 20
@@ -120,10 +123,13 @@ def test_switched_back(lab: Lab, step: str | None) -> None:
     moving = lab.until_switched()
     lab.lay_out(**moving.recorded().after)
     (lab.path / "by a hook").touch()
+    still_open = open(lab.path / "by a hook")  # noqa: SIM115
     if step is not None:
         killed(step, lambda kill: lab.moving(kill).undo())
     lab.moving().undo()
     assert lab.held, "until the settings are those of before"
+    assert still_open.read() == ""
+    still_open.close()
     assert contents(lab.path) == before and not os.path.ismount(lab.path)
     lab.lay_out(**moving.recorded().before)
     lab.moving().give_up()
@@ -516,3 +522,90 @@ def test_every_difference_is_seen(lab: Lab, change: Callable[[Path], object], to
         for fd in fds:
             os.close(fd)
     assert any(told in text for text in found.differences), found.differences
+
+
+# -- Hosts that share the location
+
+
+class Other:
+    """Another host with the same disks: its mounts are its own."""
+
+    def __init__(self, home: Path, first: Lab) -> None:
+        self._process = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sleep", "600"])
+        while os.readlink(f"/proc/{self._process.pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+            time.sleep(0.01)
+        home.mkdir()
+        self.lab = Lab(home, first.root.parent, first.to.parent, again=True)
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Do something there."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                fd = os.open(f"/proc/{self._process.pid}/ns/mnt", os.O_RDONLY)
+                enter_mount_namespace(fd)
+                os.close(fd)
+                work()
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def other(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
+    for module in (plan, users, moving_stages, old_path):
+        monkeypatch.setattr(module, "is_shared", lambda _fstype: True)
+    monkeypatch.setattr(old_path.OldPath, "writable_ways", lambda _self, _table: [])  # as of another machine
+    made = Other(tmp_path / "other", lab)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_hosts_that_share_a_location_switch_together(lab: Lab, other: Other, undone: bool) -> None:
+    before = contents(lab.path)
+    with pytest.raises(Refusal, match="for all hosts of its runs group"):
+        lab.planned()
+    first, second = lab.moving(), other.lab.moving()
+    first.close(lab.planned(together=True), 60)
+    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
+    first.copy()
+    other.do(second.copy)
+    assert contents(lab.path) == before
+    other.do(lambda: expect(contents(lab.path) == before))
+    first.switch()
+    other.do(second.switch)
+    (lab.path / "by the first").touch()
+    other.do(lambda: expect((lab.path / "by the first").exists() and os.path.samefile(lab.path, lab.to)))
+    if undone:
+        first.undo()
+        other.do(second.undo)
+        first.give_up()
+        other.do(second.give_up)
+        assert contents(lab.path) == before and not lab.held and not other.lab.held
+        other.do(lambda: expect(contents(lab.path) == before and not os.path.ismount(lab.path)))
+        return
+    lab.lay_out(**first.recorded().after)
+    other.do(lambda: other.lab.lay_out(**first.recorded().after))
+    first.finish()
+    other.do(second.finish)
+    assert lab.stage == other.lab.stage == "finished"
+    other.do(lambda: expect((lab.path / "by the first").exists()))
+    first.retire(str(lab.path))
+    other.do(lambda: second.retire(str(lab.path)))
+    assert beneath(lab) == {} and (lab.to / "by the first").exists()
+    (lab.to / "ann/e/r/latest").unlink()
+    other.do(second.forget)
+    first.forget()
+    assert not lab.path.exists()
+
+
+def expect(true: bool) -> None:
+    assert true

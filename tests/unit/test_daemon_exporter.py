@@ -27,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stowage_core import records
 from stowage_core.errors import StowageError
+from stowage_core.gate.judgement import Elsewhere
 from stowage_core.places import Places
 from stowaged import http_server, metrics, sections
 from stowaged.exporter import address_of, tls_of
@@ -279,7 +280,8 @@ def test_every_metric_and_no_other(places: Places) -> None:
 
 def gate(age: float, *reasons: str) -> dict[str, Any]:
     holds = [{"reason": one, "text": one, "user": "ann" if one == "quota" else "", "team": ""} for one in reasons]
-    return {"time": time.time() - age, "cycle_s": 10, "watermark_pct": 90, "holds": holds}
+    more = {"holds": holds, "elsewhere": Elsewhere().to_json()}
+    return {"time": time.time() - age, "cycle_s": 10, "watermark_pct": 90, **more}
 
 
 def gate_shown(pages: Pages) -> tuple[float, dict[str, float]]:

@@ -92,6 +92,30 @@ def test_a_daemon_that_is_started_again_does_not_tell_it_again(host: Host) -> No
     assert host.judge(filesystem("/a", 50, 50)) == "open\n"
 
 
+def test_a_disk_that_swings_around_the_mark_is_told_once(host: Host) -> None:
+    for used in (91, 89.5, 90.5, 89.5):
+        assert host.judge(filesystem("/a", int(used * 10), 1000 - int(used * 10))).startswith("held: ")
+    host.start()  # the daemon, again
+    assert host.judge(filesystem("/a", 895, 105)) == f"held: {full('/a', 90)}\n"
+    assert host.judge(filesystem("/a", 890, 110)) == "open\n"
+    assert host.judge(filesystem("/a", 895, 105)) == "open\n"
+    assert host.told() == [f"GateHeld: Jobs are held: {full('/a', 91)}", "GateOpened: Jobs may start"]
+
+
+def test_a_mark_that_is_raised_holds_at_once_only_what_is_past_it(host: Host) -> None:
+    assert host.judge(filesystem("/a", 945, 55)) == f"held: {full('/a', 95)}\n"
+    host.settings = Settings(disk_watermark_pct=95)
+    assert host.judge(filesystem("/a", 945, 55)) == "open\n"
+
+
+def test_the_judgement_says_what_another_host_measures(host: Host) -> None:
+    host.settings = Settings(quotas={"default_user": "1T"})
+    host.judge(filesystem("/a", 50, 50), locations={"locations": [location("runs", elsewhere=True)]})
+    section = host.sections.current("gate")
+    assert section is not None and section["elsewhere"]["user"] == "/mnt/runs"
+    assert section["elsewhere"]["quotas"]["default_user"] == 10**12
+
+
 def test_everything_that_is_published_counts(host: Host) -> None:
     missing = {"locations": [location("runs", available=False, reason="/mnt/runs: gone")]}
     accounts = {"users": {"ann": account(2, 1, 5.0)}, "teams": {}}

@@ -309,14 +309,15 @@ def test_damaged_stamps_take_no_team_away(disk: Disk) -> None:
         stamp(disk, f"{user}/llm/one", "vision")
     runs = disk.location("runs", "runs")
     before = shares(disk, runs)
-    path = Path(stamps.record_path(disk.places, "ann"))
+    path = Path(stamps.record_path(disk.places, RunName("ann", "llm", "one")))
     path.write_text("{")
     disk.put("runs/bob/llm/one/more", 10)
     found = shares(disk, runs)
     assert (found["teams"], found["teams_measured"]) == (before["teams"], before["teams_measured"])
     assert found["users"]["bob"]["runs_bytes"] == 20
     (damaged,) = found["damaged"]
-    assert damaged["path"] == str(path) and "not valid JSON" in damaged["reason"]
+    assert damaged["path"] == stamps.user_dir(disk.places, "ann")
+    assert f"{path}: not valid JSON" in damaged["reason"]
 
 
 def test_reflow_belongs_to_users(disk: Disk) -> None:

@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core.gate.judgement import HELD, QUOTA, UNAVAILABLE, WATERMARK, Hold, judge, used_percent, without_figures
+from stowage_core.accounting.quotas import Quotas
+from stowage_core.gate.judgement import (
+    HELD,
+    QUOTA,
+    UNAVAILABLE,
+    WATERMARK,
+    Elsewhere,
+    Hold,
+    elsewhere,
+    judge,
+    used_percent,
+    without_figures,
+)
 
 GB = 10**9
 
@@ -30,7 +42,7 @@ def filesystem(point: str, used: int, free: int, **changes: Any) -> dict[str, An
 
 
 def location(name: str, **changes: Any) -> dict[str, Any]:
-    return {"location": name, "path": f"/mnt/{name}", "available": True, "reason": "", **changes}
+    return {"location": name, "path": f"/mnt/{name}", "available": True, "reason": "", "elsewhere": False, **changes}
 
 
 def account(used: int, quota: int | None = None, since: float | None = None) -> dict[str, Any]:
@@ -89,6 +101,23 @@ def test_what_is_said_is_past_the_mark_and_what_is_not_held_is_not(used: int, av
 
 
 @pytest.mark.parametrize(
+    ("used", "before", "held"),
+    [
+        (89.5, full("/a", 91), True),
+        (89.5, full("/a", 97), True),  # whatever it was
+        (89.0, full("/a", 91), False),
+        (89.5, full("/b", 91), False),  # another one was past the mark
+        (89.5, "", False),
+        (90.5, "", True),
+    ],
+)
+def test_a_full_filesystem_lets_go_one_percent_below_the_mark(used: float, before: str, held: bool) -> None:
+    one = filesystem("/a", int(used * 10), 1000 - int(used * 10))
+    found = judge([one], [], {}, [], 90, [Hold(WATERMARK, before)])
+    assert [hold.text for hold in found] == [full("/a", -int(-used // 1))] * held
+
+
+@pytest.mark.parametrize(
     ("locations", "watermark", "texts"),
     [
         ([location("runs")], 90, []),
@@ -140,6 +169,46 @@ def test_a_quota_holds_only_whom_it_concerns(user: str, team: str, texts: list[s
     found = judge([filesystem("/a", 1, 99)], [location("runs")], ACCOUNTS, [], watermark)
     assert [hold.text for hold in found if hold.concerns(user, team)] == texts
     assert {hold.reason for hold in found} == {QUOTA} and not any(hold.holds_all for hold in found)
+
+
+RUNS_ELSEWHERE = [location("runs", elsewhere=True), location("reflow")]
+REFLOW_ELSEWHERE = [location("runs"), location("reflow", elsewhere=True)]
+
+
+def not_known(what: str, path: str = "/mnt/runs") -> str:
+    rule = "is measured by another host (daemon_shared_measured_by), ask there"
+    return f"what {what} uses is not known here: {path} {rule}"
+
+
+@pytest.mark.parametrize(
+    ("locations", "user", "team", "unknown", "held"),
+    [
+        ([location("runs"), location("reflow")], "ann", "vision", [], []),
+        ([], "ann", "vision", [], []),
+        (RUNS_ELSEWHERE, "", "", [], []),
+        (RUNS_ELSEWHERE, "ann", "", [not_known("user ann")], [not_known("user ann")]),
+        # Whoever has no quota cannot have more.
+        (RUNS_ELSEWHERE, "service", "vision", [not_known("user service"), not_known("team vision")], []),
+        (RUNS_ELSEWHERE, "", "speech", [not_known("team speech")], [not_known("team speech")]),
+        (
+            REFLOW_ELSEWHERE,
+            "ann",
+            "speech",
+            [not_known("user ann", "/mnt/reflow")],
+            [not_known("user ann", "/mnt/reflow")],
+        ),
+        ([location("hf_hub_cache", elsewhere=True)], "ann", "speech", [], []),
+    ],
+)
+def test_who_is_measured_by_another_host_does_not_pass_by_silence(
+    locations: list[dict[str, Any]], user: str, team: str, unknown: list[str], held: list[str]
+) -> None:
+    quotas = Quotas(users={"service": 0}, teams={"speech": 1}, default_user=5)
+    found = Elsewhere.from_json(elsewhere(locations, quotas).to_json())
+    assert [hold.text for hold in found.unknown(user, team)] == unknown
+    holds = found.holds(user, team)
+    assert [hold.text for hold in holds] == held
+    assert all(hold.reason == QUOTA and hold.concerns(user, team) and not hold.holds_all for hold in holds)
 
 
 def test_what_somebody_holds_is_held_without_a_watermark() -> None:

@@ -12,19 +12,26 @@ from typing import Any
 import pytest
 
 from stowage_core import records
+from stowage_core.accounting.quotas import Quotas
 from stowage_core.errors import Refusal
 from stowage_core.gate import holds, recorded
-from stowage_core.gate.judgement import HELD, QUOTA, STALE, WATERMARK, Hold
+from stowage_core.gate.judgement import HELD, QUOTA, STALE, WATERMARK, Elsewhere, Hold
 from stowage_core.locks import lock
 from stowage_core.places import Places
+from stowaged import gate_command
+from stowaged.outcome import FOUND, OK
 
 FULL = Hold(WATERMARK, "filesystem /a is 93 % full, the watermark is 90 %")
 ANN = Hold(QUOTA, "user ann uses 1.2 TB of 1.0 TB", user="ann")
 STATUS = "systemctl status stowaged"
 
 
-def section(age: float, *found: Hold, cycle_s: float = 10, now: float = 1000.0) -> dict[str, Any]:
-    return {"time": now - age, "cycle_s": cycle_s, "watermark_pct": 90, "holds": [hold.to_json() for hold in found]}
+def section(
+    age: float, *found: Hold, cycle_s: float = 10, now: float = 1000.0, elsewhere: Elsewhere | None = None
+) -> dict[str, Any]:
+    holds = [hold.to_json() for hold in found]
+    more = {"holds": holds, "elsewhere": (elsewhere or Elsewhere()).to_json()}
+    return {"time": now - age, "cycle_s": cycle_s, "watermark_pct": 90, **more}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +88,7 @@ def test_a_host_without_a_daemon_is_held(places: Places) -> None:
     assert gate.to_json() == {
         "open": False,
         "holds": [Hold(STALE, f"the daemon has not judged since this host was started: {STATUS}").to_json()],
+        "unknown": [],
         "judged": None,
         "stale": True,
         "watermark_pct": None,
@@ -102,6 +110,27 @@ def test_what_the_daemon_judged(places: Places) -> None:
     answer = recorded.read(places).to_json("ann")
     assert answer["open"] is False and [one["reason"] for one in answer["holds"]] == ["watermark", "quota"]
     assert answer["watermark_pct"] == 90 and answer["stale"] is False
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize(
+    ("quotas", "is_open"), [(Quotas(), True), (Quotas(users={"bob": 5}), True), (Quotas(users={"ann": 5}), False)]
+)
+def test_the_quotas_of_what_another_host_measures(
+    places: Places, capsys: pytest.CaptureFixture[str], quotas: Quotas, is_open: bool
+) -> None:
+    away = section(0, now=time.time(), elsewhere=Elsewhere("/lustre/runs", "/lustre/runs", quotas))
+    records.write(os.path.join(places.state_dir, "gate.json"), away)
+    text = "what user ann uses is not known here: /lustre/runs is measured by another host"
+    answer = recorded.read(places).to_json("ann")
+    assert (answer["open"], [one["text"][: len(text)] for one in answer["holds"]]) == (is_open, [text] * (not is_open))
+    assert [one[: len(text)] for one in answer["unknown"]] == [text]
+    assert recorded.read(places).to_json() == {**answer, "open": True, "holds": [], "unknown": []}
+    # A program that reads the answer reads nothing else, and whoever looks sees what it is worth.
+    assert gate_command.main(["--user", "ann"], places) == (OK if is_open else FOUND)
+    said = capsys.readouterr()
+    assert said.out.startswith("open\n" if is_open else text) and said.err.startswith(f"stowage: {text}" * is_open)
+    assert bool(said.err) is is_open
 
 
 @pytest.mark.usefixtures("running")

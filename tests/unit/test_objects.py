@@ -109,6 +109,7 @@ def test_a_bare_host(host: Host) -> None:
                     "team": "",
                 }
             ],
+            "unknown": [],
             "judged": None,
             "stale": True,
             "watermark_pct": None,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ansible_collections.stowage.host.plugins.modules import storage_facts
 from ansible_collections.stowage.host.plugins.plugin_utils.report import fleet
 from ansible_collections.stowage.host.plugins.plugin_utils.report.hosts import Asked, used_pct
+from ansible_collections.stowage.host.plugins.plugin_utils.report.told import folded
 from stowage_core.errors import Refusal
 
 
@@ -136,11 +137,16 @@ def test_a_gate_is_open_held_or_not_known(gate: Any, is_open: bool | None) -> No
     assert of_host(gate=gate)["gate"]["open"] is is_open
 
 
-def test_what_is_not_available_is_told_once_with_its_reason() -> None:
+def test_what_is_not_available_is_told_with_each_reason_once() -> None:
+    gone = {"available": False, "mounted": False, "reason": "its filesystem is not mounted"}
     found = of_host(
-        accounts={"unavailable": [{"location": "runs", "path": "/mnt/a/runs", "reason": "Permission denied"}]},
         layout={
-            "locations": {"runs": {"path": "/mnt/a/runs", "mounted": False}, "cache": {"path": "/c", "mounted": None}}
+            "locations": {
+                "runs": {**gone, "path": "/mnt/a/runs", "reason": "/mnt/a/runs: its filesystem is not mounted"},
+                "cache": {"path": "/c", "mounted": None, "available": True},
+                "reflow": {"path": "/r", "mounted": False},  # the daemon has not looked yet
+                "state": {**gone, "path": "/s"},
+            }
         },
         data_location={"path": "/mnt/b/stowage", "available": False},
         filesystems=[filesystem("/lustre", None, None, shared=True, error="does not answer")],
@@ -150,15 +156,66 @@ def test_what_is_not_available_is_told_once_with_its_reason() -> None:
         tiers=[{"backend": "chat", "position": 0, "path": "/kv", "claimed": None}],
         volumes=[{"name": "atlas", "path": "/v/atlas", "available": False}],
     )
-    assert [(one["what"], one["path"], one["reason"]) for one in found["unavailable"]] == [
-        ("location runs", "/mnt/a/runs", "Permission denied"),
-        ("data location", "/mnt/b/stowage", "it is not mounted, or not its own"),
-        ("filesystem", "/lustre", "does not answer"),
-        ("drive ml/a, source 0", "/x", "does not answer"),
-        ("drive ml/a, source 1", "/y", "is not there"),
-        ("tier chat/0", "/kv", "it cannot be seen"),
-        ("volume atlas", "/v/atlas", "is not there"),
-    ]
+    told = {one["reason"]: [f"{path['what']} {path['path']}" for path in one["paths"]] for one in found["unavailable"]}
+    assert told == {
+        "its filesystem is not mounted": ["location runs /mnt/a/runs", "location state /s"],
+        "its disk is not mounted": ["location reflow /r"],
+        "it is not mounted, or not its own": ["data location /mnt/b/stowage"],
+        "does not answer": ["filesystem /lustre", "drive ml/a, source 0 /x"],
+        "is not there": ["drive ml/a, source 1 /y", "volume atlas /v/atlas"],
+        "it cannot be seen": ["tier chat/0 /kv"],
+    }
+
+
+def unmeasured(location: str, path: str, reason: str) -> dict[str, Any]:
+    return {"location": location, "path": path, "reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("location", "unavailable", "told"),
+    [
+        # Right after a rollout.
+        (
+            {"available": True, "bytes": None, "complete": False, "reason": ""},
+            [unmeasured("runs", "/r", "has not been measured yet")],
+            [("location runs", ""), ("users and teams", "")],
+        ),
+        # A directory that cannot be read.
+        (
+            {"available": True, "bytes": 5, "complete": False, "reason": "/r: ann/x: Permission denied"},
+            [unmeasured("runs", "/r", "/r: ann/x: Permission denied")],
+            [("location runs", "ann/x: Permission denied"), ("users and teams", "")],
+        ),
+        # What is in no location, and stamps of teams that are damaged.
+        (
+            {"available": True, "bytes": 5, "complete": True, "reason": ""},
+            [unmeasured("root", "/s", "/s: lost: Permission denied"), unmeasured("runs", "/v/ann.json", "no JSON")],
+            [("users and teams", "location root: lost: Permission denied; location runs: no JSON")],
+        ),
+    ],
+)
+def test_what_could_not_be_measured_is_there(
+    location: dict[str, Any], unavailable: list[dict[str, Any]], told: list[tuple[str, str]]
+) -> None:
+    layout = {"locations": {"runs": {"path": "/r", "mounted": None, **location}}}
+    accounts = {"measured": None, "complete": False, "unavailable": unavailable}
+    found = report(layout=layout, accounts=accounts)
+    assert found["attention"] == [] and found["hosts"][0]["unavailable"] == []
+    assert [(one["what"], one["reason"]) for one in found["hosts"][0]["incomplete"]] == told
+
+
+def test_why_a_location_is_not_there_is_told_where_it_is_missing() -> None:
+    gone = {
+        "path": "/r",
+        "available": False,
+        "bytes": 5,
+        "complete": False,
+        "reason": "/r: gone",
+        "measured": NOW - 900,
+    }
+    found = of_host(layout={"locations": {"runs": gone}})
+    assert [one["reason"] for one in found["unavailable"]] == ["gone"]
+    assert found["incomplete"] == [{"what": "location runs", "measured": NOW - 900, "reason": ""}]
 
 
 def test_what_is_incomplete_or_not_measured() -> None:
@@ -294,10 +351,10 @@ def test_users_add_up_over_hosts_and_the_most_pressed_quota_is_first() -> None:
     found = fleet.fleet(asked, NOW)
     accounts = found["accounts"]
     assert (accounts["hosts"], accounts["unknown"], accounts["incomplete"]) == (2, 1, ["gpu-02"])
-    assert (accounts["in_part"], accounts["measured"]) == (1, NOW - 9)
-    assert [(one["name"], one["bytes"], one["runs"], one["hosts"]) for one in accounts["users"]] == [
-        ("ann", 180, 4, 2),
-        ("bo", 18, 2, 2),
+    assert (accounts["in_part"], accounts["measured"]) == ({"users": 1, "teams": 0}, NOW - 9)
+    assert [(one["name"], one["bytes"], one["runs"], one["hosts"], one["unmeasured"]) for one in accounts["users"]] == [
+        ("ann", 180, 4, 2, 0),
+        ("bo", 18, 2, 2, 0),
     ]
     assert [one["host"] for one in accounts["users"][0]["quotas"]] == ["gpu-02", "gpu-01"]
     assert accounts["tracked"] == {
@@ -306,6 +363,27 @@ def test_users_add_up_over_hosts_and_the_most_pressed_quota_is_first() -> None:
     }
     quotas = next(one for one in found["attention"] if one["what"] == "Quotas exceeded")
     assert quotas["items"] == [{"host": "gpu-02", "text": "user ann uses 120 B of 100 B, for 2 h"}]
+
+
+def test_a_sum_says_how_many_hosts_tell_of_others_only() -> None:
+    def told(count: int, **sizes: int | None) -> dict[str, Any]:
+        users = {name: {"bytes": size, "runs": 1} for name, size in sizes.items()}
+        return {"accounts": {"users": users, "teams": {"vision": {"bytes": 1}}, "count": {"users": count, "teams": 1}}}
+
+    asked = [
+        Asked("gpu-01", told(1, ann=10)),
+        Asked("gpu-02", told(200, bob=900)),  # something of ann may be among the rest
+        Asked("gpu-03", told(100, bob=30, ann=None)),
+        Asked("gpu-04", told(1, cy=1)),  # these are all
+    ]
+    accounts = fleet.fleet(asked, NOW)["accounts"]
+    assert [(one["name"], one["bytes"], one["hosts"], one["unmeasured"]) for one in accounts["users"]] == [
+        ("bob", 930, 2, 0),
+        ("ann", 10, 1, 2),
+        ("cy", 1, 1, 2),
+    ]
+    assert [(one["name"], one["unmeasured"]) for one in accounts["teams"]] == [("vision", 0)]
+    assert accounts["in_part"] == {"users": 2, "teams": 0}
 
 
 def test_network_mounts_in_trouble_come_first() -> None:
@@ -335,6 +413,27 @@ def test_trouble_of_one_kind_is_one_with_all_its_hosts() -> None:
     holds = {"holds": [{"reason": "watermark", "text": "full"}]}
     found = fleet.fleet([Asked(f"gpu-{n}", {"gate": holds}) for n in range(50)], NOW)
     assert [(one["what"], len(one["items"])) for one in found["attention"]] == [("Gates held: watermark", 50)]
+
+
+def test_a_reason_is_told_once_of_each_host() -> None:
+    missing = [f"location {name} (/mnt/{name}) is not available: its disk is gone" for name in "abcde"]
+    holds = [{"reason": "unavailable", "text": one} for one in (*missing, "location f (/f) is not available: it hangs")]
+    found = fleet.fleet([Asked(f"gpu-{n}", {"gate": {"holds": holds}}) for n in range(2)], NOW)
+    (kind,) = found["attention"]
+    assert [(one["host"], one["text"]) for one in kind["items"]] == [
+        (f"gpu-{n}", text)
+        for n in range(2)
+        for text in (
+            "location a (/mnt/a) is not available, location b (/mnt/b) is not available, "
+            "location c (/mnt/c) is not available and 2 more: its disk is gone",
+            "location f (/f) is not available: it hangs",
+        )
+    ]
+
+
+def test_lines_without_a_reason_are_not_put_together() -> None:
+    lines = ["user ann uses 2 B of 1 B", "user bob uses 2 B of 1 B", "a: x: y", "b: y", "c: x: y"]
+    assert folded(lines) == ["user ann uses 2 B of 1 B", "user bob uses 2 B of 1 B", "a, c: x: y", "b: y"]
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,10 @@ def calm() -> Parsed:
     return Parsed(made(Fleet(12).hosts))
 
 
-def test_names_are_text_wherever_they_are(calm: Parsed) -> None:
-    found = Parsed(made(Fleet(12, named=lambda name: name + HOSTILE).hosts))
-    assert found.elements == calm.elements
+@pytest.mark.parametrize("bad_day", [False, True])
+def test_names_are_text_wherever_they_are(bad_day: bool) -> None:
+    found = Parsed(made(Fleet(12, named=lambda name: name + HOSTILE, bad_day=bad_day).hosts))
+    assert found.elements == Parsed(made(Fleet(12, bad_day=bad_day).hosts)).elements
     assert "".join(found.text).count("<script>alert(1)</script>\"'><img") > 100
     assert not any("\x00" in text or "\u202e" in text for text in found.text)
 
@@ -121,6 +122,32 @@ def test_what_is_left_out_is_told() -> None:
     text = made({f"gpu-{n:03}": {"gathered": NOW, "drives": drives, "copies": copies} for n in range(100)})
     assert f"And {100 - LIMITS['copies_of_drive']} more copies" in text
     assert f"And {100 - LIMITS['copies']} more copies" in text
+
+
+@pytest.mark.parametrize("bad_day", [False, True])
+def test_the_page_of_1000_hosts_is_no_larger_than_5_mb(bad_day: bool) -> None:
+    some, more = (len(made(Fleet(number, 100, bad_day=bad_day).hosts).encode()) for number in (100, 200))
+    # All lists but that of the hosts have come to their ends by then.
+    assert some + 9 * (more - some) < 5 * 10**6
+
+
+def test_what_holds_a_gate_is_told_in_part() -> None:
+    holds = [{"reason": "quota", "text": f"user u{n} uses 2 B of 1 B", "user": f"u{n}"} for n in range(300)]
+    text = made({"gpu-01": {"gathered": NOW, "gate": {"holds": holds}}})
+    assert (
+        f"And {300 - LIMITS['lines']} more reasons" in text and f"And {300 - LIMITS['attention']} more of them" in text
+    )
+
+
+def test_sums_by_user_say_what_is_not_in_them() -> None:
+    def told(count: int, name: str) -> dict[str, Any]:
+        return {"gathered": NOW, "accounts": {"users": {name: {"bytes": 10**9, "runs": 1}}, "count": {"users": count}}}
+
+    text = made({"gpu-01": told(1, "ann"), "gpu-02": told(200, "bob")})
+    assert "Users, the largest of 2 that hosts tell of" in text and "1 host has so many users that only" in text
+    assert re.findall(r'class="note">(on [^<]*)<', text) == ["on 1 host, not known on 1"]
+    every = made({"gpu-01": told(1, "ann"), "gpu-02": told(1, "bob")})
+    assert "not known on" not in every and "Users, the largest of 2<" in every
 
 
 def test_ages_are_as_of_when_it_was_made() -> None:

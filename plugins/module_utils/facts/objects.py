@@ -233,7 +233,7 @@ class Objects:
             "override": declared.get("override", False),
             "mount": printable(of_path(str(declared.get("path")), self._mounts).point),
             "mounted": self._mounted(declared),
-            **{field: known.get(field) for field in _MEASURED},
+            **{field: known.get(field) for field in ("available", "reason", *_MEASURED)},
         }
 
     def _relocations(self) -> list[Report] | None:

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .. import records
 from ..accounting.exceeded import exceeded_text
+from ..accounting.quotas import Quotas
+from ..accounting.totals import REFLOW, RUNS
 from ..errors import printable
 
 WATERMARK = "watermark"
@@ -26,8 +29,12 @@ STALE = "stale"
 REASONS = (WATERMARK, UNAVAILABLE, QUOTA, HELD, STALE)
 
 DEFAULT_WATERMARK_PCT = 90.0
+REOPENS_PCT = 1.0
+"""How far below the mark a filesystem that was past it lets jobs go: one that swings around it does not do so again and
+again."""
 
 _DATA_LOCATION = "data-location"
+_Identity = tuple[str, str, str, str]
 _FIGURE = re.compile(r"\d+(?:\.\d+)? (?:%|s|min|h|d|[kMGTPE]?B)(?!\w)")
 
 
@@ -50,7 +57,7 @@ class Hold:
         return self.holds_all or bool(self.user and self.user == user) or bool(self.team and self.team == team)
 
     @property
-    def identity(self) -> tuple[str, str, str, str]:
+    def identity(self) -> _Identity:
         """What stays the same of it while only its figures change."""
         return self.reason, without_figures(self.text), self.user, self.team
 
@@ -69,6 +76,7 @@ def judge(
     accounts: Mapping[str, Any],
     declared: Sequence[Hold],
     watermark_pct: float,
+    before: Iterable[Hold] = (),
 ) -> list[Hold]:
     """Return everything that holds jobs now: what holds all of them first.
 
@@ -77,11 +85,12 @@ def judge(
     :param accounts: the daemon's section of that name, empty while nothing has been measured
     :param declared: what is held because somebody said so
     :param watermark_pct: how full a filesystem may be; 0 turns this off, and holds nothing for a missing location
+    :param before: what held jobs at the last judgement by that watermark
     """
     found = list(declared)
     if watermark_pct > 0:
         found += _missing(locations)
-        found += _too_full(filesystems, watermark_pct)
+        found += _too_full(filesystems, watermark_pct, {hold.identity for hold in before})
     return found + _over_quota(accounts)
 
 
@@ -97,24 +106,22 @@ def _used(filesystem: Mapping[str, Any]) -> tuple[int, int]:
     return used, used + filesystem["avail"]
 
 
-def _too_full(filesystems: Iterable[Mapping[str, Any]], watermark_pct: float) -> list[Hold]:
+def _too_full(
+    filesystems: Iterable[Mapping[str, Any]], watermark_pct: float, before: Collection[_Identity]
+) -> list[Hold]:
     """Return a hold for each local filesystem of a location that is past the mark, the fullest first.
 
     Each counts for itself, and once: an empty disk makes up for no full one.
     """
-    past: dict[str, Mapping[str, Any]] = {}
+    past: dict[str, tuple[int, str, Hold]] = {}
     for one in filesystems:
+        percent, point = used_percent(one), printable(one["mountpoint"])
+        hold = Hold(WATERMARK, f"filesystem {point} is {percent} % full, the watermark is {watermark_pct:g} %")
+        mark = watermark_pct - REOPENS_PCT if hold.identity in before else watermark_pct
         used, usable = _used(one)
-        if not one["shared"] and any(map(_is_location, one["objects"])) and used * 100 > watermark_pct * usable:
-            past[one["id"]] = one
-    return [
-        Hold(
-            WATERMARK,
-            f"filesystem {printable(one['mountpoint'])} is {used_percent(one)} % full, "
-            f"the watermark is {watermark_pct:g} %",
-        )
-        for one in sorted(past.values(), key=lambda one: (-used_percent(one), str(one["mountpoint"])))
-    ]
+        if not one["shared"] and any(map(_is_location, one["objects"])) and used * 100 > mark * usable:
+            past[one["id"]] = -percent, point, hold
+    return [hold for _percent, _point, hold in sorted(past.values(), key=lambda one: one[:2])]
 
 
 def _is_location(name: str) -> bool:
@@ -140,3 +147,54 @@ def _over_quota(accounts: Mapping[str, Any]) -> list[Hold]:
             if one["exceeded_since"] is not None:
                 found.append(Hold(QUOTA, exceeded_text(kind, name, one), **{kind: name}))
     return found
+
+
+# -- What cannot be judged on this host
+
+_RULE = "is measured by another host (daemon_shared_measured_by), ask there"
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Which files of users and of teams another host measures: who is over quota is not known on this one."""
+
+    user: str = ""
+    """The path of such a location that counts for users, empty when there is none."""
+    team: str = ""
+    quotas: Quotas = field(default_factory=Quotas)
+    """Those that are declared on this host, and can never act here."""
+
+    def unknown(self, user: str, team: str) -> list[Hold]:
+        """Return what is not known of a job of *user*, which is *team*'s, each as the hold that it would be."""
+        return [
+            Hold(
+                QUOTA,
+                f"what {kind} {printable(name)} uses is not known here: {printable(path)} {_RULE}",
+                **{kind: name},
+            )
+            for kind, name, path in (("user", user, self.user), ("team", team, self.team))
+            if name and path
+        ]
+
+    def holds(self, user: str, team: str) -> list[Hold]:
+        """Return what of it holds that job: a quota that is declared is not kept because nobody looks."""
+        limited = {"user": self.quotas.of_user(user), "team": self.quotas.of_team(team)}
+        return [hold for hold in self.unknown(user, team) if limited["user" if hold.user else "team"]]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Elsewhere:
+        return records.typed(cls, {**value, "quotas": records.typed(Quotas, value["quotas"])})
+
+
+def elsewhere(locations: Iterable[Mapping[str, Any]], quotas: Quotas) -> Elsewhere:
+    """Return what of users and teams this host does not measure.
+
+    :param locations: as for :func:`judge`
+    """
+    found = {one["location"]: one["path"] for one in locations if one["elsewhere"]}
+    runs = found.get(RUNS, "")
+    user = runs or found.get(REFLOW, "")
+    return Elsewhere(user, runs, quotas) if user else Elsewhere()

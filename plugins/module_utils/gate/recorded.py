@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import records
@@ -17,7 +17,7 @@ from ..locks import is_held
 from ..places import Places
 from ..spans import lasting
 from . import holds
-from .judgement import HELD, STALE, Hold
+from .judgement import HELD, STALE, Elsewhere, Hold
 
 FRESH_S = 60.0
 """A judgement is good for this long, or for three cycles where these take longer."""
@@ -35,10 +35,16 @@ class Gate:
     """When the daemon judged last, None when it has not since the host was started."""
     watermark_pct: float | None = None
     stale: bool = False
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
 
     def holding(self, user: str = "", team: str = "") -> list[Hold]:
         """Return what holds a job of *user*, which is *team*'s; without them, what holds everybody's."""
-        return [hold for hold in self.holds if hold.concerns(user, team)]
+        found = [hold for hold in self.holds if hold.concerns(user, team)]
+        return found + self.elsewhere.holds(user, team)
+
+    def unknown(self, user: str = "", team: str = "") -> list[str]:
+        """Return in words what is not known of a job of *user*, which is *team*'s, on this host."""
+        return [hold.text for hold in self.elsewhere.unknown(user, team)]
 
     def to_json(self, user: str = "", team: str = "") -> dict[str, Any]:
         """Return the answer to whoever asks for a job of *user*, which is *team*'s."""
@@ -46,6 +52,7 @@ class Gate:
         return {
             "open": not found,
             "holds": [hold.to_json() for hold in found],
+            "unknown": self.unknown(user, team),
             "judged": self.judged,
             "stale": self.stale,
             "watermark_pct": self.watermark_pct,
@@ -60,7 +67,12 @@ def as_of(section: Mapping[str, Any] | None, now: float) -> Gate:
     if section is None:
         return _stale("the daemon has not judged since this host was started")
     judged = float(section["time"])
-    gate = Gate(tuple(records.typed(Hold, one) for one in section["holds"]), judged, float(section["watermark_pct"]))
+    gate = Gate(
+        tuple(records.typed(Hold, one) for one in section["holds"]),
+        judged,
+        float(section["watermark_pct"]),
+        elsewhere=Elsewhere.from_json(section["elsewhere"]),
+    )
     age = abs(now - judged)  # one of a time that is to come is as good as none: the clock was set
     if age <= max(FRESH_S, _CYCLES * float(section["cycle_s"])):
         return gate

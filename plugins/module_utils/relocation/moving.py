@@ -203,6 +203,7 @@ class Moving:
             return one
         if not one.stage:
             with host_lock(self._places):
+                recorded.check_alone(recorded.load_all(self._places), one.location)
                 one = self._save(one.at(HELD), "recorded")
         self._hold(one)
         self._step("held")

@@ -26,7 +26,7 @@ from ..own_files import HEADER, is_ours, read
 from ..paths import is_within
 from ..records import make_directory, remove, write_bytes
 from ..services.systemd_units import Systemctl, mount_unit, quote_word
-from ..syscalls import bind_mount, unmount, unmount_forced
+from ..syscalls import bind_mount, detach, unmount
 from .stages import Found
 
 UNITS = "/etc/systemd/system"
@@ -85,8 +85,7 @@ class OldPath:
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-                # Who has something open there keeps it, and nobody finds it by this name any more.
-                unmount_forced(self.real)
+                detach(self.real)
         self.leave_disk()
 
     def leave_disk(self) -> None:

@@ -130,10 +130,7 @@ def check_sharing(request: Request, old: str, new: str) -> None:
 
 def check_earlier(one: Relocation | None, others: Iterable[Relocation], request: Request, to: str) -> None:
     """Refuse to begin while an earlier move is in the way."""
-    for other in recorded.unfinished(others):
-        if other.location != request.location:
-            rule = f"the move of {other.location} to {other.to} is not finished"
-            raise Refusal(request.location, rule, "finish it, or give it up (relocate_give_up=true), first")
+    recorded.check_alone(others, request.location)
     if one is None or one.stage in (FORGOTTEN, UNDONE):
         return
     if one.stage not in (*UNDER_WAY, GIVEN_UP) and one.to != to:

@@ -190,9 +190,12 @@ def save(places: Places, one: Relocation) -> None:
     records.write(path_of(places, one.location), one.to_json())
 
 
-def unfinished(moves: Iterable[Relocation]) -> list[Relocation]:
-    """Return the moves for which jobs are held."""
-    return [one for one in moves if one.stage in UNDER_WAY]
+def check_alone(moves: Iterable[Relocation], location: str) -> None:
+    """Refuse to move *location* while jobs are held for the move of another one."""
+    for one in moves:
+        if one.stage in UNDER_WAY and one.location != location:
+            rule = f"the move of {one.location} to {one.to} is not finished"
+            raise Refusal(location, rule, "finish it, or give it up (relocate_give_up=true), first")
 
 
 def check_layout(moves: Iterable[Relocation], locations: Mapping[str, str]) -> None:

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ansible_collections.stowage.host.plugins.module_utils.relocation import stages
 from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
 from ansible_collections.stowage.host.plugins.module_utils.spans import lasting
 
-from .told import Part
+from .told import Part, folded, some
 from .totals import UNREACHABLE
 
 BAD, WARN = "bad", "warn"
@@ -22,14 +22,18 @@ Found = tuple[str, str, str, str]
 
 def attention(report: Part) -> list[Part]:
     """Return the kinds of trouble in a report, in the order of the functions below."""
-    kinds: dict[tuple[str, str], list[Part]] = {}
+    kinds: dict[tuple[str, str], dict[str, list[str]]] = {}
     # What a silent host told before is no news.
     answering = {host["name"] for host in report["hosts"] if host["answers"]}
     news = (one for one in _found(report) if one[2] in answering)
     for level, what, host, text in (*_silent(report["hosts"]), *news):
-        kinds.setdefault((level, what), []).append({"host": host, "text": text})
-    found = [{"level": level, "what": what, "items": items} for (level, what), items in kinds.items()]
+        kinds.setdefault((level, what), {}).setdefault(host, []).append(text)
+    found = [{"level": level, "what": what, "items": _items(hosts)} for (level, what), hosts in kinds.items()]
     return sorted(found, key=lambda one: one["level"] != BAD)
+
+
+def _items(hosts: Mapping[str, Sequence[str]]) -> list[Part]:
+    return [{"host": host, "text": text} for host, texts in hosts.items() for text in folded(texts)]
 
 
 def _found(report: Part) -> Iterator[Found]:
@@ -37,7 +41,8 @@ def _found(report: Part) -> Iterator[Found]:
     yield from _gates(hosts)
     for host in hosts:
         for one in host["unavailable"]:
-            yield BAD, "Paths that are not available", host["name"], f"{one['what']} {one['path']}: {one['reason']}"
+            paths = some([f"{path['what']} {path['path']}" for path in one["paths"]])
+            yield BAD, "Paths that are not available", host["name"], f"{paths}: {one['reason']}"
     for one in report["network_mounts"]:
         if one["state"] in _OF_MOUNTS:
             why = one["reason"] or "its server does not answer, or it is not mounted any more"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.stowage.host.plugins.module_utils.paths import is_within
 
-from .told import Part, Told, mapping, mappings, moment, text, texts, truth, whole
+from .told import Part, Told, folded, mapping, mappings, moment, text, texts, truth, whole
 
 _BOOT = ("/boot", "/boot/efi", "/efi")
 _NOT_MOUNTED = "its disk is not mounted"
@@ -210,21 +210,23 @@ def _relocation(told: Told) -> Part:
 
 
 def _unavailable(facts: Told) -> list[Part]:
-    """Return every path that should be there and is not, each once, and why."""
-    found: dict[tuple[str, str], Part] = {}
+    """Return every path that should be there and is not, each once, by the reason."""
+    known: set[tuple[str, str]] = set()
+    found: dict[str, list[Part]] = {}
 
     def add(what: str, told: Told, reason: str) -> None:
         path = text(told.get("path"))
-        found.setdefault((what, path), {"what": what, "path": path, "reason": reason})
+        if (what, path) not in known:
+            known.add((what, path))
+            found.setdefault(reason, []).append({"what": what, "path": path})
 
-    for one in mappings(mapping(facts.get("accounts")).get("unavailable")):
-        add(f"location {text(one.get('location'))}", one, text(one.get("reason")))
     for name, told in mapping(mapping(facts.get("layout")).get("locations")).items():
-        if truth(mapping(told).get("mounted")) is False:
-            add(f"location {text(name)}", mapping(told), _NOT_MOUNTED)
-    location = mapping(facts.get("data_location"))
-    if truth(location.get("available")) is False:
-        add("data location", location, "it is not mounted, or not its own")
+        location = mapping(told)
+        if _is_missing(location):
+            add(f"location {text(name)}", location, _reason(location) or _NOT_MOUNTED)
+    copies = mapping(facts.get("data_location"))
+    if truth(copies.get("available")) is False:
+        add("data location", copies, "it is not mounted, or not its own")
     for one in mappings(facts.get("filesystems")):
         if truth(one.get("answers")) is False:
             add("filesystem", {"path": one.get("mount")}, text(one.get("error")) or "does not answer")
@@ -241,22 +243,23 @@ def _unavailable(facts: Told) -> list[Part]:
     for one in mappings(facts.get("volumes")):
         if truth(one.get("available")) is False:
             add(f"volume {text(one.get('name'))}", one, text(one.get("reason")) or "is not there")
-    return list(found.values())
+    return [{"reason": reason, "paths": paths} for reason, paths in found.items()]
 
 
 def _incomplete(facts: Told, filesystems: Sequence[Part]) -> list[Part]:
     """Return what is not measured, or whose last measurement was not complete, and when the figures are from."""
     found = []
 
-    def add(told: Told, *what: Any) -> None:
+    def add(told: Told, *what: Any, reason: str = "") -> None:
         words = what[0] + "".join(text(one) for one in what[1:])
-        found.append({"what": words, "measured": moment(told.get("measured"))})
+        found.append({"what": words, "measured": moment(told.get("measured")), "reason": reason})
 
     shared = {name for one in filesystems if one["shared"] for name in one["holds"]}
     for name, told in mapping(mapping(facts.get("layout")).get("locations")).items():
         # What other hosts see too is measured by one of them.
         if _is_incomplete(mapping(told)) or (text(name) not in shared and _is_unmeasured(mapping(told))):
-            add(mapping(told), "location ", name)
+            # Why it is not there is told with what is not available.
+            add(mapping(told), "location ", name, reason="" if _is_missing(mapping(told)) else _reason(mapping(told)))
     for workspace, drives in mapping(facts.get("drives")).items():
         for drive in mappings(drives):
             for number, source in enumerate(mappings(drive.get("sources"))):
@@ -271,8 +274,20 @@ def _incomplete(facts: Told, filesystems: Sequence[Part]) -> list[Part]:
             add(one, _tier(one))
     accounts = mapping(facts.get("accounts"))
     if _is_incomplete(accounts):
-        add(accounts, "users and teams")
+        told_already = {one["what"] for one in found}
+        parts = [(f"location {text(one.get('location'))}", one) for one in mappings(accounts.get("unavailable"))]
+        reasons = folded(f"{what}: {_reason(one)}" for what, one in parts if what not in told_already)
+        add(accounts, "users and teams", reason="; ".join(reasons))
     return found
+
+
+def _is_missing(location: Told) -> bool:
+    return truth(location.get("available")) is False or truth(location.get("mounted")) is False
+
+
+def _reason(told: Told) -> str:
+    """Return why something is not there, or not measured to the end, without the path that it is told with."""
+    return text(told.get("reason")).removeprefix(f"{text(told.get('path'))}: ")
 
 
 def _is_incomplete(told: Told) -> bool:

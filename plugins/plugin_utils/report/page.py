@@ -27,7 +27,7 @@ from ansible_collections.stowage.host.plugins.module_utils.spans import ago
 
 from . import drives
 from .hosts import used_pct
-from .told import Part
+from .told import Part, folded, some
 
 HERE = Path(__file__).resolve().parent
 
@@ -40,6 +40,7 @@ LIMITS = {
     "lines": 8,
     "network_mounts": 40,
     "owners": 15,
+    "paths": 3,
     "sources": 10,
     "tiers": 20,
     "volumes": 100,
@@ -155,6 +156,16 @@ def _columns(counts: Sequence[int]) -> list[Part]:
     return found
 
 
+@pass_context
+def _together(context: Context, figures: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Return what is incomplete on a host, together where it is so since about the same time and for one reason."""
+    found: dict[tuple[str, str], Part] = {}
+    for one in figures:
+        age = "" if one["measured"] is None else _age(context, one["measured"])
+        found.setdefault((age, one["reason"]), {**one, "names": []})["names"].append(one["what"])
+    return list(found.values())
+
+
 def _level(used: float | None, watermark: float | None = None) -> str:
     """Return the color for how full something is."""
     mark = watermark or _WATERMARK_PCT
@@ -199,11 +210,6 @@ def _answers(drive: Mapping[str, Any]) -> str:
     return f"{yes:,} of {yes + no:,}"
 
 
-def _some(names: Sequence[str]) -> str:
-    """Return the first of some hosts in words."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
-
-
 def _counted(number: int, what: str, several: str = "") -> str:
     return f"{number:,} {what if number == 1 else several or what + 's'}"
 
@@ -220,6 +226,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "drive_level": lambda state: _DRIVE_LEVELS[state],
     "drive_rank": lambda state: ("none", "ok", "warn", "bad").index(_DRIVE_LEVELS[state]),
     "gate_chip": _gate_chip,
+    "folded": folded,
     "grouped": "{:,}".format,
     "level": _level,
     "mount_level": lambda state: _MOUNT_LEVELS.get(state, "warn"),
@@ -230,7 +237,8 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "share_of": lambda one, largest: _share(one["bytes"], largest["bytes"]),
     "shares": _shares,
     "size": decimal,
-    "some": _some,
+    "some": some,
+    "together": _together,
     "stamp": lambda moment: _at(moment, "%Y-%m-%dT%H:%M:%SZ"),
     "tier_pct": lambda one: _share(one["bytes"], one["capacity"]),
     "tier_used_pct": lambda one: _share(one["allocated"], one["capacity"]),

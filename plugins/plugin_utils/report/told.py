@@ -8,7 +8,7 @@ Unknown is None and never 0. Every text is printable, so that it stays one line 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.stowage.host.plugins.module_utils.errors import printable
@@ -53,6 +53,21 @@ def moment(value: Any) -> float | None:
 def truth(value: Any) -> bool | None:
     """Return whether it is so; None where it is not known."""
     return bool(value) if isinstance(value, bool) else None
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of some names in words."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+def folded(lines: Iterable[str]) -> list[str]:
+    """Return lines of the form ``what: why`` with each reason once, and the first of those that it is true of."""
+    by_reason: dict[str, list[str]] = {}
+    for line in lines:
+        what, colon, why = line.partition(": ")
+        by_reason.setdefault(colon + why, []).append(what)
+    # What has no reason is told in full.
+    return [line for why, those in by_reason.items() for line in ([some(those) + why] if why else those)]
 
 
 def oldest(*moments: float | None) -> float | None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from .hosts import Asked
 from .told import Measured, Part, Sum, Told, mapping, mappings, moment, oldest, text, truth, whole
@@ -57,69 +56,84 @@ def accounts(asked: Sequence[Asked]) -> Part:
 
     A runs location that several hosts see is measured by one of them, so nothing counts twice.
     """
-    users: dict[str, Part] = {}
-    teams: dict[str, Part] = {}
+    users, teams = _Owners(), _Owners()
     kinds: dict[str, Sum] = {}
     known: list[str] = []
     incomplete: list[str] = []
     measured = None
-    in_part = 0
     for host in asked:
         told = mapping(mapping(host.facts).get("accounts"))
         name = text(host.name)
         if not told:
             continue
         known.append(name)
-        in_part += any((whole(number) or 0) > len(mapping(told.get(kind))) for kind, number in _counts(told))
         measured = oldest(measured, moment(told.get("measured")))
         if truth(told.get("complete")) is False:
             incomplete.append(name)
-        _owners(users, name, told.get("users"))
-        _owners(teams, name, told.get("teams"))
+        count = mapping(told.get("count"))
+        users.add(name, mapping(told.get("users")), whole(count.get("users")))
+        teams.add(name, mapping(told.get("teams")), whole(count.get("teams")))
         for kind, size in mapping(told.get("tracked")).items():
             kinds.setdefault(text(kind), Sum()).add(whole(size))
     return {
         "hosts": len(known),
         "unknown": len(asked) - len(known),
         "incomplete": incomplete,
-        # Hosts with so many users or teams that they tell of the largest only.
-        "in_part": in_part,
+        # On how many hosts there are so many users or teams that they tell of the largest only.
+        "in_part": {"users": len(users.in_part), "teams": len(teams.in_part)},
         "measured": measured,
-        "users": _ranked(users),
-        "teams": _ranked(teams),
+        "users": users.ranked(),
+        "teams": teams.ranked(),
         "tracked": {kind: {"bytes": total.total, "unmeasured": total.unknown} for kind, total in kinds.items()},
     }
 
 
-def _counts(told: Told) -> Iterable[tuple[str, Any]]:
-    return ((kind, mapping(told.get("count")).get(kind)) for kind in ("users", "teams"))
+class _Owners:
+    """The users, or the teams, of many hosts."""
+
+    def __init__(self) -> None:
+        self.in_part: set[str] = set()
+        """The hosts that tell of the largest only: each may have something of all others."""
+        self._found: dict[str, _Owner] = {}
+
+    def add(self, host: str, told: Told, count: int | None) -> None:
+        """Add what a host tells of its *count* owners."""
+        if count is not None and count > len(told):
+            self.in_part.add(host)
+        for name, one in told.items():
+            self._found.setdefault(text(name), _Owner()).add(host, mapping(one))
+
+    def ranked(self) -> list[Part]:
+        """Return the owners, the largest first."""
+        owners = [{"name": name, **one.part(self.in_part)} for name, one in self._found.items()]
+        return sorted(owners, key=lambda one: (-(one["bytes"] or 0), one["name"]))
 
 
-def _owners(found: dict[str, Part], host: str, told: object) -> None:
-    for name, one in mapping(told).items():
-        account = mapping(one)
-        owner = found.setdefault(text(name), {"name": text(name), "total": Sum(), "runs": Sum(), "quotas": []})
+class _Owner:
+    def __init__(self) -> None:
+        self._hosts: set[str] = set()
+        self._bytes = Sum()
+        self._runs = Sum()
+        self._quotas: list[Part] = []
+
+    def add(self, host: str, account: Told) -> None:
         size, quota = whole(account.get("bytes")), whole(account.get("quota"))
-        owner["total"].add(size)
-        owner["runs"].add(whole(account.get("runs")))
+        self._hosts.add(host)
+        self._bytes.add(size)
+        self._runs.add(whole(account.get("runs")))
         if quota:
             since = moment(account.get("exceeded_since"))
-            owner["quotas"].append({"host": host, "bytes": size, "quota": quota, "exceeded_since": since})
+            self._quotas.append({"host": host, "bytes": size, "quota": quota, "exceeded_since": since})
 
-
-def _ranked(found: dict[str, Part]) -> list[Part]:
-    """Return the owners, the largest first, each with its quotas, the most pressed first."""
-    owners = [
-        {
-            "name": one["name"],
-            "bytes": one["total"].total,
-            "runs": one["runs"].total,
-            "hosts": one["total"].known + one["total"].unknown,
-            "quotas": sorted(one["quotas"], key=lambda quota: (-(quota["bytes"] or 0) / quota["quota"], quota["host"])),
+    def part(self, in_part: set[str]) -> Part:
+        """Return the sums, how many hosts are not in them (``unmeasured``), and the quotas, the most pressed first."""
+        return {
+            "bytes": self._bytes.total,
+            "runs": self._runs.total,
+            "hosts": self._bytes.known,
+            "unmeasured": self._bytes.unknown + len(in_part - self._hosts),
+            "quotas": sorted(self._quotas, key=lambda one: (-(one["bytes"] or 0) / one["quota"], one["host"])),
         }
-        for one in found.values()
-    ]
-    return sorted(owners, key=lambda one: (-(one["bytes"] or 0), one["name"]))
 
 
 # -- Objects of many hosts
