@@ -26,6 +26,7 @@ from stowage_core.owner import claim
 from stowage_core.runs import location, pins, stamps
 from stowage_core.runs import mounts as run_mounts
 from stowage_core.runs.mounts import Worker
+from stowage_core.runs.shape import RunName
 from stowage_core.volumes import recorded, stamped
 from stowage_core.volumes.entitled import Whose
 from stowaged import command
@@ -133,7 +134,7 @@ def test_the_team_is_the_stamped_directory_s(lab: VolumeLab) -> None:
     (lab.runs / ANN).unlink()
     (lab.runs / "ann/tune/away").rename(lab.runs / ANN)
     assert len(lab.give(ANN)[0].mounts) == 1
-    Path(stamps.record_path(lab.places, "ann")).write_text("{")
+    Path(stamps.record_path(lab.places, RunName.parsed(ANN))).write_text("{")
     assert "not valid JSON" in refused(lab, ANN), "which team it is of is not known"
 
 
