@@ -238,6 +238,24 @@ def test_files_that_come_and_go_as_ever_leave_a_measurement_complete(tmp_path: P
     assert sum(usage.complete for usage in usages) >= 48
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_directory_that_is_removed_while_it_is_visited_is_empty(tmp_path: Path, is_listed: bool) -> None:
+    (tmp_path / "one/two").mkdir(parents=True)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    problems = FirstProblems()
+    walk = Walk(fd, problems.add)
+    try:
+        for directory in walk:
+            if walk.depth:
+                assert walk.names == ("one",)
+                if is_listed:
+                    list(directory.files())
+                shutil.rmtree(tmp_path / "one")
+    finally:
+        os.close(fd)
+    assert problems.texts() == ()
+
+
 def test_a_file_that_gets_its_name_while_it_is_measured_counts_once(tmp_path: Path) -> None:
     for number in range(3000):  # more than the kernel lists at once
         (tmp_path / f"{number:04}.tmp").write_bytes(b"x")
