@@ -224,6 +224,9 @@ mounts:
     sub_path:
       description: The folder of the volume, empty for all of it. Not there for a drive.
       type: str
+    run_of:
+      description: The run, as C(user/experiment/run_id), that the folder was granted to. Not there for a drive.
+      type: str
   sample:
     - source: /run/stowage/pins/finetune-3/1
       target: /data

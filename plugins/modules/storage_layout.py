@@ -100,8 +100,9 @@ options:
   framework_environment_file:
     description:
       - A file with what training containers are told of the caches, C(HF_HUB_CACHE), C(HF_DATASETS_CACHE) and
-        C(MODELSCOPE_CACHE), and C(HF_HOME), a directory of the container's own for tokens. Nothing else is set.
-      - Without it there is none. The filter P(stowage.host.framework_environment#filter) has the same as a dictionary.
+        C(MODELSCOPE_CACHE). Nothing else is set. Processes of the host read it too, so there is no C(HF_HOME) in it.
+      - Without it there is none. The filter P(stowage.host.framework_environment#filter) has what a container is told as
+        a dictionary, with its own C(HF_HOME).
     type: str
   restart:
     description:

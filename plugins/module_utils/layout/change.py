@@ -218,7 +218,7 @@ class _LayingOut:
             path = check_path(request.framework_environment_file, name)
             if path in found:
                 raise Refusal(name, f"{path} is the environment file of the layout", "name another one")
-            found[path] = (name, environment_file.render(framework_caches.environment(layout, prefix)))
+            found[path] = (name, environment_file.render(framework_caches.caches(layout)))
         return found
 
     def _environment_files(self, paths: Sequence[str], former: Mapping[str, Any]) -> list[str]:
