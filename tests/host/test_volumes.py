@@ -89,7 +89,7 @@ def test_a_run_has_what_it_is_granted_read_only_and_nothing_is_touched(lab: Volu
     assert done.actions == ["mount volume models/llama at /volumes/models/llama, ReadOnly"]
     source = f"{lab.places.pins_dir}/r1/1"
     target = "/volumes/models/llama"
-    one = {"source": source, "target": target, "read_only": True, "volume": "models", "sub_path": "llama"}
+    one = {"source": source, "target": target, "read_only": True, "volume": "models", "sub_path": "llama", "run_of": ANN}
     assert found.mounts == [one] and have.left_out == []
     (mount,) = [mount for mount in mounts.read() if mount.point == source]
     assert mount.read_only and {"nosuid", "nodev", "ro"} <= set(mount.options)

@@ -73,6 +73,8 @@ class Source:
     host: str
     drive: Drive
     ref: DriveRef
+    reader: int = -1
+    """Who alone reaches its mount beside root, as a number; below 0 for everybody who knows the run's name."""
 
     @property
     def name(self) -> str:
@@ -309,6 +311,7 @@ class Source:
                 seconds=seconds,
                 target=self.ref.mount_path,
                 tell=tell,
+                reader=self.reader,
             )
         # Nobody takes a network mount away between the look at it and the pin that keeps it.
         with network_lock(self.places) if self.is_remote else nullcontext():
@@ -349,7 +352,9 @@ class Source:
             sight = Sight()  # that may have taken long
         fd = self._open_found(found, sight)
         try:
-            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
+            return pins.hold(
+                self.places, self.use, fd, run=run, worker=worker, seconds=seconds, reader=self.reader
+            )
         finally:
             os.close(fd)
 

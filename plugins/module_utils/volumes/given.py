@@ -68,7 +68,8 @@ class VolumeFolder:
             if now is None or now.path != self.volume.path or not self._is_granted(now):
                 rule = f"it is not granted to {self.whose.described} any more"
                 raise Refusal(self.name, rule, "prepare the run again")
-            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
+            reader = self.whose.owner
+            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds, reader=reader)
 
     def _is_granted(self, volume: Volume) -> bool:
         return is_covered(entitled({volume.name: volume.grants}, self.whose), volume.name, self.sub_path)
