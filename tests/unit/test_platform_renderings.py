@@ -97,7 +97,7 @@ def test_services_and_jobs_on_several_nodes_demand_claims_that_all_can_have() ->
     assert render_platform(host, "kubernetes", **held, nodes=3, access_modes=modes)["demands"] == []
     for target in ("kubernetes", "helm"):
         for claim, mode, nodes, refused in (
-            ("run-data", "ReadWriteOnce", 3, "run-data must be ReadWriteMany: 3 nodes write to runs, and it is ReadWri"),
+            ("run-data", "ReadWriteOnce", 3, "run-data must be ReadWriteMany: 3 nodes write to runs, and it is Read"),
             ("volumes", "ReadWriteOnce", 2, "volumes must be ReadOnlyMany or ReadWriteMany: 2 nodes read volume_root,"),
             ("run-data", "ReadOnlyMany", 1, "run-data is ReadOnlyMany, and runs is written to; give them a claim that"),
             ("run-data", "ReadWriteOncePod", 1, "run-data is ReadWriteOncePod, and jobs have runs beside the platform"),
@@ -114,7 +114,7 @@ def test_services_and_jobs_on_several_nodes_demand_claims_that_all_can_have() ->
         ("compose", {"root": "/x"}, "root: containers of this host have the paths of the host; leave it out"),
         ("compose", CLAIMS, "claim: containers of this host have the paths of the host; leave it out"),
         ("compose", {"nodes": 2}, "nodes: says nothing to compose; leave it out"),
-        ("settings", {"access_modes": {"a": ["ReadWriteMany"]}}, "access_modes: says nothing to settings; leave it out"),
+        ("settings", {"access_modes": {"a": ["ReadWriteMany"]}}, "access_modes: says nothing to settings; leave"),
         ("helm", {**CLAIMS, "nodes": 0}, "nodes: 0 is not a number of nodes"),
         ("helm", {"claim": "a"}, "runs: /srv/tuneplane-runs is in no claim; give runs_root one in claims"),
         (

@@ -161,7 +161,7 @@ def test_what_a_job_of_slurm_keeps_for_itself_is_in_its_own_run(run: Any, root: 
 @pytest.mark.parametrize(
     ("changed", "refused"),
     [
-        ({"run_of": "bob/llm/run-7"}, "inputs[0]: volume models was prepared for run 'bob/llm/run-7'; have drive_mount"),
+        ({"run_of": "bob/llm/run-7"}, "inputs[0]: volume models was prepared for run 'bob/llm/run-7'; have drive_"),
         ({"run_of": "ann/llm/run-70"}, "inputs[0]: volume models was prepared for run 'ann/llm/run-70'; have"),
         ({"run_of": None}, "inputs[0]: volume models was prepared for run 'None'"),
         ({"read_only": False}, "inputs[0]: volume models is not read-only, as volumes are; prepare it anew"),
@@ -189,8 +189,8 @@ def test_an_input_of_nothing_is_none() -> None:
 @pytest.mark.parametrize(
     ("root", "overrides", "refused"),
     [
-        ("/srv", {"hf_hub_cache": "/tmp/stowage-hf/hub"}, "hf_hub_cache: /tmp/stowage-hf/hub is inside /tmp/stowage-hf"),
-        ("/srv", {"modelscope_cache": "/tmp/stowage-hf"}, "modelscope_cache: /tmp/stowage-hf is /tmp/stowage-hf, which"),
+        ("/srv", {"hf_hub_cache": "/tmp/stowage-hf/hub"}, "hf_hub_cache: /tmp/stowage-hf/hub is inside /tmp/stow"),
+        ("/srv", {"modelscope_cache": "/tmp/stowage-hf"}, "modelscope_cache: /tmp/stowage-hf is /tmp/stowage-hf, w"),
         ("/srv", {"cache": "/tmp"}, "cache: /tmp contains /tmp/stowage-hf, which is HF_HOME and each container's own"),
         ("/tmp/stowage-hf", {}, "root: /tmp/stowage-hf is /tmp/stowage-hf"),
         ("/tmp", {}, "root: /tmp contains /tmp/stowage-hf"),

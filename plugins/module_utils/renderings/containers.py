@@ -83,7 +83,7 @@ def container(
     if own_tmp:
         variables = framework_caches.environment(seen, prefix)
     else:
-        home = framework_caches.home_in_run(there.get("work", f"{there['path']}/work"))
+        home = framework_caches.home_in_run(there.get("work") or f"{there['path']}/work")
         variables = {framework_caches.HOME: home, **framework_caches.caches(seen)}
     taken = {one.target: one.location for one in shares}
     _check_targets(found, {variables[framework_caches.HOME]: "HF_HOME, which nobody else is to see", **taken})
@@ -124,9 +124,9 @@ def _inputs(inputs: Any, path: str, runs: str) -> list[dict[str, Any]]:
             raise Refusal(name, rule, "have drive_mount prepare it, and give the mounts that it returns")
         _check_input(one, name, path, runs)
         found.append({**one, **paths})
-    runs = sorted({one["source"][len(pins) + 1 :].partition("/")[0] for one in found})
-    if len(runs) > 1:
-        rule = f"were prepared for {' and '.join(map(quoted, runs))}"
+    names = sorted({one["source"][len(pins) + 1 :].partition("/")[0] for one in found})
+    if len(names) > 1:
+        rule = f"were prepared for {' and '.join(map(quoted, names))}"
         raise Refusal("inputs", rule, "give those of one run, and have it prepare all that it needs")
     return found
 
@@ -135,10 +135,10 @@ def _check_input(one: Input, name: str, path: str, runs: str) -> None:
     """Refuse what is of neither a drive nor a volume, and a volume that is another run's or could be written to."""
     if not isinstance(one["read_only"], bool):
         raise Refusal(f"{name}: read_only", f"must be true or false, not {one['read_only']!r}")
-    kinds = [kind for kind in ("drive", "volume") if isinstance(one.get(kind), str) and one[kind]]
-    if len(kinds) != 1:
+    of = [kind for kind in ("drive", "volume") if isinstance(one.get(kind), str) and one[kind]]
+    if len(of) != 1:
         raise Refusal(name, "must name a drive or a volume, as the mounts that drive_mount returns do")
-    if kinds == ["drive"]:
+    if of == ["drive"]:
         return
     if path != f"{runs}/{one.get('run_of')}":
         rule = f"volume {printable(one['volume'])} was prepared for run {quoted(str(one.get('run_of', '')))}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..answers import answering
+from ..claims import of_protected
 from ..drives.declared import Problems, check_name
 from ..drives.permissions import Applied
 from ..errors import Refusal, StowageError, did_you_mean, one_line
@@ -57,12 +58,13 @@ class VolumeFolder:
 
         :raises StowageError: when it cannot
         """
-        with opened_folder(self.volume, self.sub_path, sight):
+        with opened_folder(self.volume, self.sub_path, sight, of_protected(self.places)):
             return Look()
 
     def take(self, run: str, worker: str, seconds: float, _tell: Callable[[Applied], object] = _untold, /) -> Pin:
         """Mount it for a worker, as reserved for *seconds*."""
-        with opened_folder(self.volume, self.sub_path, Sight()) as fd, host_lock(self.places):
+        protected = of_protected(self.places)
+        with opened_folder(self.volume, self.sub_path, Sight(), protected) as fd, host_lock(self.places):
             # Nobody takes the grant away between this and the pin, by which that is seen.
             now = recorded.load(self.places).get(self.volume.name)
             if now is None or now.path != self.volume.path or not self._is_granted(now):
