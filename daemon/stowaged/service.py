@@ -20,6 +20,7 @@ from stowage_core.errors import StowageError, one_line
 from stowage_core.locks import lock
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
+from stowage_core.runs import stamps
 
 from . import settings
 from .accounts import Accounting
@@ -197,9 +198,9 @@ class Service:
     def _sweep(self) -> str:
         """Remove what killed processes have left half written."""
         try:
-            for directory in self._places.directories:
+            for directory in (*self._places.directories, *stamps.directories(self._places)):
                 records.sweep(directory)
-        except OSError as error:
+        except (OSError, records.RecordError) as error:
             return one_line(error)
         return ""
 

@@ -24,13 +24,14 @@ description:
 options:
   user:
     description:
-      - Whose run it is, as the accounts have it. It is the name of a directory, at most 240 bytes long, and need not be
-        that of a user of the host.
+      - Whose run it is, as the accounts have it. It is the name of a directory, and need not be that of a user of the
+        host. Neither this nor O(experiment) nor O(run_id) may be longer than 240 bytes, begin with a dot, begin or end
+        with whitespace, or be V(lost+found).
     type: str
     required: true
   experiment:
     description:
-      - The experiment that the run is of. Like O(run_id) it is the name of a directory; neither may begin with a dot.
+      - The experiment that the run is of. Like O(run_id) it is the name of a directory.
     type: str
     required: true
   run_id:

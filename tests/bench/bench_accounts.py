@@ -11,10 +11,11 @@ from pathlib import Path
 
 from run import Bench, command
 
-from stowage_core import mounts, records
+from stowage_core import mounts
 from stowage_core.accounting.totals import Shares
 from stowage_core.places import Places
 from stowage_core.runs import stamps
+from stowage_core.runs.shape import RunName
 from stowage_core.runs.stamps import Stamp
 from stowage_core.trees.measure import Scan, Usage
 from stowaged import measuring
@@ -51,7 +52,7 @@ def run(bench: Bench) -> None:
 
 def make_runs(path: Path, home: Path, runs: int, files: int, links: bool) -> None:
     """Make so many runs of so many files each, all of them stamped."""
-    found: dict[str, dict[str, Stamp]] = {}
+    found: dict[RunName, Stamp] = {}
     for number in range(runs):
         user, experiment = f"user-{number % USERS:02d}", f"experiment-{number // USERS % 10}"
         run = path / user / experiment / f"run-{number:04d}"
@@ -63,13 +64,12 @@ def make_runs(path: Path, home: Path, runs: int, files: int, links: bool) -> Non
             os.close(fd)
             if links:
                 os.link(f"shard-{file:05d}", f"link-{file:05d}", src_dir_fd=work_fd, dst_dir_fd=run_fd)
-        found.setdefault(user, {})[f"{experiment}/{run.name}"] = Stamp.of(run_fd, f"team-{number % 7}", 1.0)
+        found[RunName(user, experiment, run.name)] = Stamp.of(run_fd, f"team-{number % 7}", 1.0)
         os.close(work_fd)
         os.close(run_fd)
     places = Places.under(str(home))
-    for user, of_user in found.items():
-        value = {"runs": {name: vars(stamp) for name, stamp in of_user.items()}}
-        records.write(stamps.record_path(places, user), value)
+    for run, stamp in found.items():
+        stamps.put(places, run, stamp)
 
 
 def attributed(root: Path, home: Path) -> dict[str, dict[str, object]]:

@@ -294,8 +294,8 @@ def test_a_stamp_never_changes(lab: Lab) -> None:
 
 
 def test_a_damaged_record_of_stamps(lab: Lab) -> None:
-    records.write(stamps.record_path(lab.places, "ann"), {})
-    assert "not the stamps of runs" in refused(lab.make)
+    records.write(stamps.record_path(lab.places, RUN), {})
+    assert "not the stamp of a run" in refused(lab.make)
     assert not lab.path.exists()
 
 

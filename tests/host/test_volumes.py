@@ -34,6 +34,7 @@ from stowage_core.owner import claim
 from stowage_core.runs import location, pins, stamps
 from stowage_core.runs import mounts as run_mounts
 from stowage_core.runs.mounts import Worker
+from stowage_core.runs.shape import RunName
 from stowage_core.services.lasting_mounts import LastingMounts
 from stowage_core.services.systemd_units import Systemctl
 from stowage_core.volumes import recorded, stamped
@@ -187,7 +188,7 @@ def test_the_team_is_the_stamped_directory_s(lab: VolumeLab) -> None:
     (lab.runs / ANN).unlink()
     (lab.runs / "ann/tune/away").rename(lab.runs / ANN)
     assert len(lab.give(ANN)[0].mounts) == 1
-    Path(stamps.record_path(lab.places, "ann")).write_text("{")
+    Path(stamps.record_path(lab.places, RunName.parsed(ANN))).write_text("{")
     assert "not valid JSON" in refused(lab, ANN), "which team it is of is not known"
 
 

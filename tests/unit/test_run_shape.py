@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core.errors import Refusal
+from stowage_core.paths import check_path
 from stowage_core.runs.shape import MAX_ATTEMPT, RunName, check_attempt, next_attempt
 
 
@@ -24,7 +25,10 @@ from stowage_core.runs.shape import MAX_ATTEMPT, RunName, check_attempt, next_at
         ((".stowage-trash", "e", "r"), "user: '.stowage-trash' may not begin with a dot; choose another name"),
         (("ann", "e", "a\nb"), "run_id: 'a\\nb' may not contain control characters"),
         (("ann", "e", "a\x85b"), "run_id: 'a\\xc2\\x85b' may not contain control characters"),
-        (("ann", "e", "é" * 128), "run_id: is 256 bytes long; at most 255 are allowed"),
+        (("ann", "e", "é" * 121), "run_id: is 242 bytes long; at most 240 are allowed"),
+        (("ann", "e", "r "), "run_id: 'r ' may not begin or end with whitespace"),
+        (("\u00a0ann", "e", "r"), "user: '\\xc2\\xa0ann' may not begin or end with whitespace"),
+        (("lost+found", "e", "r"), "user: 'lost+found' is the filesystem's own directory; choose another name"),
         (("a" * 241, "e", "r"), "user: is 241 bytes long; at most 240 are allowed"),
         (("ann", "e", "\ud800"), "run_id: '\\ud800' is not a file name on this system"),
     ],
@@ -37,7 +41,7 @@ def test_refused(names: tuple[str, str, str], message: str) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [("ann", "llama-sft", "2026-03-04 1"), ("a" * 240, "é" * 127, "r" * 255), ("ann", "\udcff", "r.1")],
+    [("ann", "llama-sft", "2026-03-04 1"), ("a" * 240, "é" * 120, "r" * 240), ("ann", "\udcff", "r.1")],
 )
 def test_a_run_is_found_by_its_name(names: tuple[str, str, str]) -> None:
     run = RunName.checked(*names)
@@ -54,6 +58,7 @@ def test_whatever_is_accepted_is_the_name_of_one_directory(name: str) -> None:
         return
     assert os.path.normpath(f"/runs/{run}").split("/")[1:] == ["runs", "ann", "e", name]
     assert RunName.is_one(run)
+    assert check_path(f"/runs/{run}") == f"/runs/{run}", "what is made can be rendered"
 
 
 @pytest.mark.parametrize("name", ["ann", "ann/e", "ann/e/r/work", "ann//r", "/ann/e/r"])
@@ -71,6 +76,7 @@ def test_no_name_of_a_run(name: str) -> None:
         ((".stowage-trash", "pending", "17"), False),
         (("ann", "e", ".stowage-new-0"), False),
         (("", "e", "r"), False),
+        (("lost+found", "e", "r"), False),
     ],
 )
 def test_a_run_by_where_it_is(names: tuple[str, ...], is_one: bool) -> None:

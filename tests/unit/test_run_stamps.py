@@ -69,14 +69,40 @@ def test_kept_by_user(places: Places) -> None:
     stamps.put(places, ANN._replace(run_id="r2"), second)
     stamps.put(places, ANN._replace(user="bob"), other)
     assert stamps.load_all(places) == {"ann/sft/r1": first, "ann/sft/r2": second, "bob/sft/r1": other}
-    assert os.stat(stamps.record_path(places, "ann")).st_mode & 0o777 == 0o644
+    assert stamps.load(places, "ann") == {"sft/r1": first, "sft/r2": second}
+    assert (stamps.stamp_of(places, ANN), stamps.stamp_of(places, ANN._replace(run_id="r3"))) == (first, None)
+    assert os.stat(stamps.record_path(places, ANN)).st_mode & 0o777 == 0o644
     stamps.put(places, ANN, other)
     stamps.remove(places, ANN, first)
     assert stamps.load(places, "ann")["sft/r1"] == other, "that of another directory stays"
     stamps.remove(places, ANN, other)
     stamps.remove(places, ANN._replace(run_id="r2"), second)
     assert stamps.load_all(places) == {"bob/sft/r1": other}
-    assert os.listdir(places.run_teams_dir) == ["bob.json"], "nothing is left of a user without runs"
+    assert os.listdir(places.run_teams_dir) == ["bob"], "nothing is left of a user without runs"
+
+
+def test_one_more_run_is_one_more_file(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: a sweep of thousands of runs is one experiment."""
+    for number in range(20):
+        stamps.put(places, ANN._replace(run_id=f"r{number}"), Stamp("vision", number, 2, 3.0))
+    before = {entry.name: entry.inode() for entry in os.scandir(os.path.dirname(stamps.record_path(places, ANN)))}
+    reads: list[str] = []
+    read = records.read
+    monkeypatch.setattr(records, "read", lambda path, *more: reads.append(path) or read(path, *more))
+    stamps.put(places, ANN._replace(run_id="new"), Stamp("vision", 20, 2, 3.0))
+    after = {entry.name: entry.inode() for entry in os.scandir(os.path.dirname(stamps.record_path(places, ANN)))}
+    assert set(after) - set(before) == {"new.json"} and before.items() <= after.items()
+    assert [os.path.basename(path) for path in reads] == ["new.json"]
+
+
+def test_what_a_killed_writer_has_left_is_no_stamp(places: Places) -> None:
+    stamps.put(places, ANN, Stamp("vision", 1, 2, 3.0))
+    (directory,) = stamps.directories(places)
+    assert directory == os.path.dirname(stamps.record_path(places, ANN))
+    left = Path(directory, ".r2.json.abcdefgh")
+    left.write_text("{")
+    assert list(stamps.load_all(places)) == ["ann/sft/r1"]
+    assert records.sweep(directory, older_than_s=-1) == [left.name]
 
 
 @given(st.text(min_size=1, max_size=60))
@@ -90,8 +116,8 @@ def test_any_name_that_a_user_may_have(tmp_path_factory: pytest.TempPathFactory,
     assert list(stamps.load_all(places)) == [str(run)]
 
 
-def test_the_longest_name_of_a_user(places: Places) -> None:
-    stamps.put(places, RunName.checked("a" * 240, "sft", "r1"), Stamp("vision", 1, 2, 3.0))
+def test_the_longest_names(places: Places) -> None:
+    stamps.put(places, RunName.checked("a" * 240, "b" * 240, "c" * 240), Stamp("vision", 1, 2, 3.0))
     assert len(stamps.load_all(places)) == 1
 
 
@@ -99,21 +125,26 @@ def test_the_longest_name_of_a_user(places: Places) -> None:
     "value",
     [
         {},
-        {"runs": []},
-        {"runs": {"sft/r1": []}},
-        {"runs": {"sft/r1": {"team": "vision", "inode": "1", "birth": 2, "created": 3.0}}},
-        {"runs": {"sft/r1": {"team": "vision", "inode": 1, "created": 3.0}}},
-        {"runs": {"sft/r1": {"team": None, "inode": 1, "birth": 2, "created": 3.0}}},
+        {"team": []},
+        {"team": "vision", "inode": "1", "birth": 2, "created": 3.0},
+        {"team": "vision", "inode": 1, "created": 3.0},
+        {"team": None, "inode": 1, "birth": 2, "created": 3.0},
+        {"team": "vision", "inode": 1, "birth": 2, "created": 3.0, "more": 1},
     ],
 )
 def test_a_damaged_record_is_never_no_team(places: Places, value: dict[str, Any]) -> None:
-    stamps.put(places, ANN._replace(user="bob"), Stamp("vision", 1, 2, 3.0))
-    records.write(stamps.record_path(places, "ann"), value)
-    with pytest.raises(RecordError, match=r"ann\.json: not the stamps of runs .*; restore it, or"):
-        stamps.load_all(places)
+    bob, stamp = ANN._replace(user="bob"), Stamp("vision", 1, 2, 3.0)
+    stamps.put(places, bob, stamp)
+    records.write(stamps.record_path(places, ANN), value)
+    message = r"ann/sft/r1\.json: not the stamp of a run .*; restore it, or"
+    for load in (lambda: stamps.load_all(places), lambda: stamps.load(places, "ann")):
+        with pytest.raises(RecordError, match=message):
+            load()
+    found, (problem,) = stamps.readable(places)
+    assert found == {bob: stamp} and "ann/sft/r1.json" in str(problem)
     with pytest.raises(RecordError):
         stamps.put(places, ANN, Stamp("vision", 1, 2, 3.0))
-    assert records.read(stamps.record_path(places, "ann")) == value, "it is not written over"
+    assert records.read(stamps.record_path(places, ANN)) == value, "it is not written over"
 
 
 def test_stamps_follow_a_location_that_is_moved(places: Places, tmp_path: Path) -> None:

@@ -42,15 +42,15 @@ def wanted(prefix: Path) -> dict[str, Any]:
     users: dict[str, int] = {}
     teams: dict[str, int] = {}
     for user in directories(paths["runs"]):
-        stamps = prefix / f"var/lib/stowage/run_teams/{user.name}.json"
-        stamped = read(stamps)["runs"] if stamps.exists() else {}
+        stamps = prefix / "var/lib/stowage/run_teams" / user.name
         runs = [run for experiment in directories(user) for run in directories(experiment)]
         users[user.name] = du(user, without=tuple(runs))
         for run in runs:
             size = du(run)
             users[user.name] += size
-            team = stamped.get(f"{run.parent.name}/{run.name}", {}).get("team")
-            if team:
+            stamp = stamps / run.parent.name / f"{run.name}.json"
+            if stamp.exists():
+                team = read(stamp)["team"]
                 teams[team] = teams.get(team, 0) + size
     for user in directories(paths["reflow"]):
         users[user.name] = users.get(user.name, 0) + du(user)

@@ -154,8 +154,8 @@ class _LayingOut:
     ) -> None:
         """Refuse a layout over or inside what is Stowage's own or a drive's.
 
-        The root holds nothing itself, and may be around it. Nor may anything but the volume root overlap a volume, which
-        others own.
+        The root holds nothing itself, and may be around it. Nor may anything but the volume root overlap a volume,
+        which others own.
         """
         taken = {**claims.of_drives_here(self.host), **taken}
         volumes = claims.of_volumes(self.host)

@@ -18,10 +18,10 @@ OUT, LOGS = "out", "logs"
 NEXT = "next"
 """What asks for an attempt after all that there are."""
 
-MAX_BYTES = 255
-MAX_USER_BYTES = 240
-"""The stamps of a user's runs are in a file that has this name with an ending."""
+MAX_BYTES = 240
+"""The stamp of a run is in a file that has this name with an ending, and a longer one while it is written."""
 MAX_ATTEMPT = 999_999_999
+_OF_FILESYSTEM = "lost+found"
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -38,8 +38,7 @@ class RunName(NamedTuple):
 
         :raises Refusal: naming the one of the three that cannot be a directory's
         """
-        check_name(user, "user", MAX_USER_BYTES)
-        return cls(user, check_name(experiment, "experiment"), check_name(run_id, "run_id"))
+        return cls(check_name(user, "user"), check_name(experiment, "experiment"), check_name(run_id, "run_id"))
 
     @classmethod
     def parsed(cls, name: str) -> RunName:
@@ -51,11 +50,8 @@ class RunName(NamedTuple):
 
     @classmethod
     def is_one(cls, names: tuple[str, ...]) -> bool:
-        """Return whether the way from the runs location to a directory below it is a run's.
-
-        What begins with a dot is none, on any level: Stowage's own trash, and what is not whole yet.
-        """
-        return len(names) == len(cls._fields) and all(name and not name.startswith(".") for name in names)
+        """Return whether the way from the runs location to a directory below it is a run's."""
+        return len(names) == len(cls._fields) and all(map(is_somebodys, names))
 
     def __str__(self) -> str:
         return "/".join(self)
@@ -66,8 +62,18 @@ class RunName(NamedTuple):
         return f"{self.experiment}/{self.run_id}"
 
 
-def check_name(value: str, name: str, most: int = MAX_BYTES) -> str:
+def is_somebodys(name: str) -> bool:
+    """Return whether a directory of runs, or of a user's, is not Stowage's own or the filesystem's by its name.
+
+    Stowage's own begin with a dot: the trash, and what is not whole yet.
+    """
+    return bool(name) and not name.startswith(".") and name != _OF_FILESYSTEM
+
+
+def check_name(value: str, name: str) -> str:
     """Return *value* when it can be the name of a user, experiment, run or team.
+
+    What :func:`is_somebodys` does not count is none, nor what :func:`..paths.check_path` refuses in a path.
 
     :param name: what the operator knows it as
     """
@@ -77,14 +83,18 @@ def check_name(value: str, name: str, most: int = MAX_BYTES) -> str:
         raise Refusal(name, f"{quoted(value)} may not contain a slash", "it is the name of one directory")
     if value.startswith("."):
         raise Refusal(name, f"{quoted(value)} may not begin with a dot", "choose another name")
+    if not is_somebodys(value):
+        raise Refusal(name, f"{quoted(value)} is the filesystem's own directory", "choose another name")
+    if value != value.strip():
+        raise Refusal(name, f"{quoted(value)} may not begin or end with whitespace")
     if any(unicodedata.category(char) == "Cc" for char in value):
         raise Refusal(name, f"{quoted(value)} may not contain control characters")
     try:
         length = len(os.fsencode(value))
     except UnicodeEncodeError:
         raise Refusal(name, f"{value!a} is not a file name on this system") from None
-    if length > most:
-        raise Refusal(name, f"is {length} bytes long; at most {most} are allowed")
+    if length > MAX_BYTES:
+        raise Refusal(name, f"is {length} bytes long; at most {MAX_BYTES} are allowed")
     return value
 
 
