@@ -15,8 +15,9 @@ from ..accounts import User
 from ..answers import Tell, in_child
 from ..errors import Refusal
 from ..paths import is_within
-from .directories import Ownership, Wanted
+from .directories import Ownership, Wanted, wanted_of
 from .found import Place
+from .rules import OF_ROOT
 
 _PERMISSIONS = ((os.R_OK, "read"), (os.W_OK, "write"), (os.X_OK, "enter"))
 _READ_AND_ENTER = os.R_OK | os.X_OK
@@ -32,11 +33,15 @@ def check_users(
         if name == "root":
             continue
         if not place.exists:
-            check_will_have_access(users, name, place, wanted.onto(None))
+            check_will_have_access(users, name, place, wanted_of(name, wanted, None))
         if not any(is_within(place.existing, path) for path in changing):
-            permissions = _READ_AND_ENTER if name == "volume_root" else _ALL
-            needs.append(Need(name, place.existing, permissions if place.exists else os.X_OK))
+            needs.append(Need(name, place.existing, _needed(name) if place.exists else os.X_OK))
     check_access(users, needs)
+
+
+def _needed(name: str) -> int:
+    """Return what users must be allowed to do in a location: where others' directories are, they change nothing."""
+    return _READ_AND_ENTER if name in (*OF_ROOT, "volume_root") else _ALL
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def check_will_have_access(users: Sequence[User], name: str, place: Place, wante
             granted = wanted.mode >> 3
         else:
             granted = wanted.mode
-        missing = [word for bit, word in _PERMISSIONS if not granted & bit]
+        missing = [word for bit, word in _PERMISSIONS if bit & _needed(name) and not granted & bit]
         if missing and user.uid != 0:
             raise Refusal(
                 name,
