@@ -17,7 +17,7 @@ from stowage_core import mounts
 from stowage_core.accounts import User
 from stowage_core.answers import check_answers
 from stowage_core.errors import Refusal
-from stowage_core.layout.access import Need, check_access, check_will_have_access
+from stowage_core.layout.access import Need, check_access, check_users, check_will_have_access
 from stowage_core.layout.directories import Ownership, Wanted, directories, make, ownership
 from stowage_core.layout.found import MountRule, Place, check_same_filesystem, find, find_all
 from stowage_core.layout.rules import resolve
@@ -93,7 +93,10 @@ def test_directories_above_the_root_are_made_roots(disk: Path) -> None:
     layout = resolve(str(disk / "new" / "root"), {})
     wanted = Wanted("nobody", "nogroup", 0o2775, 65534, 65534)
     plan = directories(layout, find_all(layout, mounts.read()), wanted)
-    assert (plan[0].path, plan[0].wanted) == (f"{disk}/new", OURS)
+    by_path = {one.path: one.wanted for one in plan}
+    assert plan[0].path == f"{disk}/new"
+    for path in ("new", "new/root", "new/root/runs"):
+        assert by_path[f"{disk}/{path}"] == OURS, "nobody else may replace what is in it"
     for one in plan:
         assert one.present is None and one.differs
         make(one.path, one.wanted)
@@ -105,16 +108,18 @@ def test_directories_above_the_root_are_made_roots(disk: Path) -> None:
 
 def test_what_exists_keeps_what_is_not_asked_for(disk: Path) -> None:
     layout = resolve(str(disk / "root"), {})
-    (disk / "root" / "runs").mkdir(parents=True)
-    os.chown(disk / "root" / "runs", 65534, 65534)
-    (disk / "root" / "runs").chmod(0o750)
+    for name in ("runs", "reflow"):
+        (disk / "root" / name).mkdir(parents=True)
+        os.chown(disk / "root" / name, 65534, 65534)
+        (disk / "root" / name).chmod(0o750)
     plan = {one.path: one for one in directories(layout, find_all(layout, mounts.read()), Wanted(mode=0o770))}
     assert f"{disk}/root" not in plan
-    runs, cache = plan[f"{disk}/root/runs"], plan[f"{disk}/root/cache"]
-    assert (runs.wanted.uid, runs.wanted.gid, runs.wanted.mode) == (65534, 65534, 0o770)
+    reflow, cache = plan[f"{disk}/root/reflow"], plan[f"{disk}/root/cache"]
+    assert (reflow.wanted.uid, reflow.wanted.gid, reflow.wanted.mode) == (65534, 65534, 0o770)
+    assert not plan[f"{disk}/root/runs"].differs, "whose it is, is the site's matter"
     assert cache.wanted == Ownership("root", "root", 0o770, 0, 0)
     unasked = {one.path: one for one in directories(layout, find_all(layout, mounts.read()), Wanted())}
-    assert not unasked[f"{disk}/root/runs"].differs and unasked[f"{disk}/root/cache"].differs
+    assert not unasked[f"{disk}/root/reflow"].differs and unasked[f"{disk}/root/cache"].differs
 
 
 def test_make_changes_an_existing_directory_and_nothing_in_it(disk: Path) -> None:
@@ -195,6 +200,19 @@ class TestAccess:
         (place / "runs").chmod(0o755)
         assert "may not write (mode 0755, owner root:root)" in self.refused(place / "runs")
         check_access([NOBODY], [Need("volume_root", str(place / "runs"), os.R_OK | os.X_OK)])
+
+    def test_runs_are_found_and_not_made(self, place: Path) -> None:
+        """Whoever may write to the runs location may put his own directory in the place of a user's."""
+        layout = resolve(str(place / "root"), {})
+        wanted = Wanted("nobody", "nogroup", 0o2775, 65534, 65534)
+        check_users([NOBODY], find_all(layout, mounts.read()), wanted)
+        for one in directories(layout, find_all(layout, mounts.read()), wanted):
+            make(one.path, one.wanted)
+        check_users([NOBODY], find_all(layout, mounts.read()), wanted)
+        assert ownership(f"{place}/root/runs") == OURS
+        (place / "root" / "runs").chmod(0o750)
+        with pytest.raises(Refusal, match=r"may not read or enter .*; give the user permission to read and enter it"):
+            check_users([NOBODY], find_all(layout, mounts.read()), wanted)
 
     def test_the_component_that_bars_the_way_is_named(self, place: Path) -> None:
         (place / "closed" / "runs").mkdir(parents=True)

@@ -21,6 +21,8 @@ from .found import Place
 _PERMISSIONS = ((os.R_OK, "read"), (os.W_OK, "write"), (os.X_OK, "enter"))
 _READ_AND_ENTER = os.R_OK | os.X_OK
 _ALL = os.R_OK | os.W_OK | os.X_OK
+_NOT_WRITTEN = ("runs", "volume_root")
+"""Where users find directories of theirs, and make none."""
 
 
 def check_users(
@@ -31,10 +33,10 @@ def check_users(
     for name, place in places.items():
         if name == "root":
             continue
+        permissions = _READ_AND_ENTER if name in _NOT_WRITTEN else _ALL
         if not place.exists:
-            check_will_have_access(users, name, place, wanted.onto(None))
+            check_will_have_access(users, name, place, wanted.of(name).onto(None), permissions)
         if not any(is_within(place.existing, path) for path in changing):
-            permissions = _READ_AND_ENTER if name == "volume_root" else _ALL
             needs.append(Need(name, place.existing, permissions if place.exists else os.X_OK))
     check_access(users, needs)
 
@@ -97,7 +99,9 @@ def _described(path: str) -> str:
     return f" ({Ownership.of(status).described})"
 
 
-def check_will_have_access(users: Sequence[User], name: str, place: Place, wanted: Ownership) -> None:
+def check_will_have_access(
+    users: Sequence[User], name: str, place: Place, wanted: Ownership, permissions: int = _ALL
+) -> None:
     """Refuse a directory that is still to be made when its users would not be able to use it."""
     if wanted.uid is None or wanted.gid is None or _has_default_access_list(place.existing):
         return  # only the kernel will know, once the directory is there and has inherited the access list
@@ -108,7 +112,7 @@ def check_will_have_access(users: Sequence[User], name: str, place: Place, wante
             granted = wanted.mode >> 3
         else:
             granted = wanted.mode
-        missing = [word for bit, word in _PERMISSIONS if not granted & bit]
+        missing = [word for bit, word in _PERMISSIONS if permissions & bit and not granted & bit]
         if missing and user.uid != 0:
             raise Refusal(
                 name,

@@ -73,6 +73,14 @@ class Wanted:
             base.gid if self.group is None else self.gid,
         )
 
+    def of(self, name: str) -> Wanted:
+        """Return what is asked for of a location. Only what others are to write in is theirs.
+
+        In the root and in the runs location nobody but root makes or replaces anything: what is below would be another
+        location's, or another user's.
+        """
+        return Wanted() if name in ("root", "runs") else self
+
 
 _ROOTS = Ownership("root", "root", 0o755, 0, 0)
 
@@ -131,9 +139,9 @@ def directories(layout: Layout, places: Mapping[str, Place], wanted: Wanted) -> 
     root = places["root"]
     plan: dict[str, Directory] = {}
     for path in () if root.exists else steps(root.existing, root.real):
-        plan[path] = Directory(path, None, (wanted if path == root.real else Wanted()).onto(None))
+        plan[path] = Directory(path, None, _ROOTS)
     for name in layout.defaults:
         for path in steps(places[layout.parent(name)].real, places[name].real):
             present = ownership(path)
-            plan[path] = Directory(path, present, wanted.onto(present))
+            plan[path] = Directory(path, present, wanted.of(name).onto(present))
     return list(plan.values())
