@@ -21,14 +21,12 @@ from . import credentials
 from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, ROOT, VOLUME, Declared, Target
 from .hung import Hung
-from .last_measured import last_shares
+from .last_measured import KEPT, last_shares
 from .leases import Leases
 from .measuring import SILENCE_S, Measuring
 from .runs import RUNS
 from .sections import Sections
 from .settings import Settings
-
-_KEPT = ("bytes", "allocated", "files", "measured")
 
 
 def eviction_key(location: DataLocation) -> str:
@@ -66,15 +64,15 @@ class Figures:
             self._copies = {}
             self._listed = None
             self._ended.clear()
+        before, wanted = ({one.object: one.path for one in all_of.measured} for all_of in (self._declared, declared))
         self._declared = declared
-        wanted = {target.object for target in declared.measured}
-        for name in [name for name in self._measured if name not in wanted]:
+        for name in [name for name in self._measured if wanted.get(name) != before[name]]:
             del self._measured[name]
             self._buckets.pop(name, None)
         for name in wanted:
             if name not in self._measured:
                 record = recorded.get(name, {})
-                known = {key: record.get(key) for key in (*_KEPT, "runs", "tier", "credentials")}
+                known = {key: record.get(key) for key in (*KEPT, "runs", "tier", "credentials")}
                 complete, reason = record.get("complete", False), record.get("reason", "")
                 shares = last_shares(record)
                 self._measured[name] = {**known, "shares": shares, "complete": complete, "reason": reason}
@@ -138,7 +136,12 @@ class Figures:
         location = self._declared.data_location
         body = Measuring(self._places, targets, location, drives, table, scan_interval_s, dict(self._buckets))
 
+        paths = {target.object: target.path for target in targets}
+
         def take(message: Message) -> None:
+            name = message.get("object")
+            if name in paths and paths[name] not in (one.path for one in self._declared.measured if one.object == name):
+                return  # it is another directory since the child was started
             if place == _place(self._declared.data_location):  # else its copies are not of the present one
                 self._take(message)
 
@@ -167,13 +170,17 @@ class Figures:
             pass  # no longer declared since the child was started
         elif not message["complete"]:
             self._fail(message["object"], message["reason"])
+            if "shares" in message:
+                self._measured[message["object"]].update(shares=last_shares(message))
+            if "runs" in message:
+                self._measured[message["object"]].update(runs=message["runs"])
         elif message["object"] == DATA_LOCATION:
             present = set(message["copies"])
             self._copies = {name: copy for name, copy in self._copies.items() if name in present}
             self._listed = time.monotonic()
             self._measured[DATA_LOCATION].update(complete=True, reason="", measured=time.time())
         else:
-            kept = {key: message[key] for key in _KEPT}
+            kept = {key: message[key] for key in KEPT}
             more = {key: message.get(key) for key in ("runs", "tier", "credentials")}
             more["shares"] = last_shares(message)
             if "known" in message:
@@ -192,7 +199,7 @@ class Figures:
             use = {key: message[key] for key in ("last_used", "unused_s")}
             before.update(complete=False, reason=message["reason"], **use)
             return
-        self._copies[name] = {**dict.fromkeys((*_KEPT, "inodes", "last_used")), "filling": False, **message}
+        self._copies[name] = {**dict.fromkeys((*KEPT, "last_used")), "filling": False, **message}
 
     # -- What others ask
 
@@ -240,7 +247,7 @@ class Figures:
         found = {}
         for name, one in self._copies.items():
             workspace, drive = split_copy_name(name)
-            figures = {key: one[key] for key in (*_KEPT, "inodes", "complete", "last_used", "unused_s")}
+            figures = {key: one[key] for key in (*KEPT, "complete", "last_used", "unused_s")}
             found[name] = CopyRecord(workspace, drive, one["identity"], "", watched_copy=one["created"], **figures)
         return found
 
@@ -299,7 +306,7 @@ class Figures:
             "reason": answer["reason"] or measured["reason"],
             "complete": measured["complete"],
             "elsewhere": target.object in self._elsewhere,
-            **{key: measured[key] for key in _KEPT},
+            **{key: measured[key] for key in KEPT},
         }
 
     def _shown_location(self, target: Target) -> dict[str, Any]:
@@ -343,7 +350,7 @@ class Figures:
                     "identity": one["identity"],
                     "kind": kind,
                     "in_use": leases.holds(name),
-                    **{key: one[key] for key in (*_KEPT, "complete", "filling", "last_used")},
+                    **{key: one[key] for key in (*KEPT, "complete", "filling", "last_used")},
                 }
             )
         return shown

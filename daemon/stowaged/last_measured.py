@@ -15,9 +15,12 @@ from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 
 from .children import Send
+from .declared import Target
 
 KEPT = ("bytes", "allocated", "files", "inodes", "measured")
 """What stays of the last complete measurement when a later one is not complete."""
+PARTIAL = ("shares", "runs")
+"""What is taken from one that is not complete: it tells itself what it lacks."""
 
 
 def record_path(places: Places, target: str) -> str:
@@ -28,9 +31,12 @@ def record_path(places: Places, target: str) -> str:
     return os.path.join(directory, name.replace("/", ".") + ".json")
 
 
-def last_measured(places: Places, target: str, send: Send) -> dict[str, Any]:
-    """Return the record of a target's last measurement; one that cannot be used is said, and is none."""
-    path = record_path(places, target)
+def last_measured(places: Places, target: Target, send: Send) -> dict[str, Any]:
+    """Return the record of a target's last measurement; one that cannot be used is said, and is none.
+
+    What was measured while the target was another directory says nothing about it.
+    """
+    path = record_path(places, target.object)
     try:
         record = records.read(path) or {}
         filesystem, figures = record.get("filesystem"), [record.get(key) for key in KEPT]
@@ -44,7 +50,7 @@ def last_measured(places: Places, target: str, send: Send) -> dict[str, Any]:
     except (AttributeError, KeyError, TypeError) as error:
         send({"say": f"{path}: not the record of a measurement ({error!r}); it is made anew"})
     else:
-        return record
+        return record if record.get("path", target.path) == target.path else {}
     return {}
 
 
@@ -73,7 +79,7 @@ def unsaid(_message: Mapping[str, Any]) -> None:
     """For whoever leaves it to measuring to say what is wrong with a record."""
 
 
-def last_filesystem(places: Places, target: str, send: Send = unsaid) -> FilesystemId | None:
+def last_filesystem(places: Places, target: Target, send: Send = unsaid) -> FilesystemId | None:
     """Return the filesystem that a target was last measured on; None when it never was, or nobody knows."""
     value = last_measured(places, target, send).get("filesystem")
     return None if value is None else FilesystemId.from_json(value)

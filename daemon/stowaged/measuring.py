@@ -7,11 +7,13 @@ Everything here touches disks and runs in a child, which also keeps the records 
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable
 
@@ -28,6 +30,7 @@ from stowage_core.paths import is_within
 from stowage_core.places import Places
 from stowage_core.runs import holders, pins
 from stowage_core.sizes import Space
+from stowage_core.syscalls import clone_mount, mount_id, open_beneath
 from stowage_core.trees.measure import Engine, Scan, Usage
 from stowage_core.trees.pace import Pace, Pacer
 from stowage_core.trees.parts import Names, Part, measure_parts
@@ -36,7 +39,7 @@ from stowage_core.trees.walk import Directory
 from . import buckets, credentials, probe, shares
 from .children import Send
 from .declared import DATA_LOCATION, ROOT, Target
-from .last_measured import KEPT, last_measured, record_path
+from .last_measured import KEPT, PARTIAL, last_measured, record_path
 from .shares import RunsSharing, Sharing
 
 SILENCE_S = 120.0
@@ -90,10 +93,14 @@ class Measuring:
     known: Mapping[str, str] = field(default_factory=dict)
     """Buckets whose descriptions need not be read again, by the object's name of their tier."""
 
+    _real: dict[str, str] = field(init=False, default_factory=dict)
+    """Where each target really is, by its object's name: others may be declared by another way there."""
+
     def __call__(self, send: Send) -> None:
         _beat(send)
         # What contains others comes before them, and counts them along.
-        waiting = sorted(self.targets, key=lambda target: len(target.path))
+        self._real = {target.object: os.path.realpath(target.path) for target in self.targets}
+        waiting = sorted(self.targets, key=lambda target: len(self._real[target.object]))
         while waiting:
             target = waiting.pop(0)
             if target.object == DATA_LOCATION:
@@ -110,7 +117,7 @@ class Measuring:
             self._fail(target, "" if isinstance(error, probe.UnmadeError) else str(error), send)
             return set()
         outer = self._walked(target, filesystem, send)
-        inside = self._inner(target, waiting, send)
+        inside = self._inner(target, mount_id(fd), waiting, send)
         inside.setdefault((), []).insert(0, outer)
         left_out = self._left_out(target)
         reach = [len(names) + one.deepest for names, ones in inside.items() for one in ones]
@@ -134,10 +141,11 @@ class Measuring:
             return parts
 
         try:
-            if deepest == 0 and inside[()] == [outer] and outer.is_plain:
-                take(outer, _ENGINE.measure(fd))
-            else:
-                measure_parts(fd, begins, deepest, _PACE)
+            with _without_mounts(fd, target.path) as whole_fd:
+                if deepest == 0 and inside[()] == [outer] and outer.is_plain:
+                    take(outer, _ENGINE.measure(whole_fd))
+                else:
+                    measure_parts(whole_fd, begins, deepest, _PACE)
         finally:
             os.close(fd)
         return counted
@@ -157,26 +165,31 @@ class Measuring:
             os.close(fd)
             raise
 
-    def _inner(self, target: Target, waiting: Sequence[Target], send: Send) -> dict[Names, list[_Walked]]:
-        """Return the targets in another one by the way there."""
+    def _inner(self, target: Target, mount: int, waiting: Sequence[Target], send: Send) -> dict[Names, list[_Walked]]:
+        """Return the targets in another one, and on the same mount, by the way there."""
         found: dict[Names, list[_Walked]] = {}
         for other in waiting:
-            if other.object == DATA_LOCATION or not is_within(other.path, target.path):
+            path, around = self._real[other.object], self._real[target.object]
+            if other.object == DATA_LOCATION or not is_within(path, around):
                 continue
             try:
                 fd, filesystem = self._open(other, send)
             except StowageError:
                 continue  # it says why when its own turn comes
+            is_same = mount_id(fd) == mount
             os.close(fd)
-            found.setdefault(_way(other.path, target.path), []).append(self._walked(other, filesystem, send))
+            if is_same:
+                found.setdefault(_way(path, around), []).append(self._walked(other, filesystem, send))
         return found
 
     def _left_out(self, target: Target) -> Names | None:
         """Return the way from the root to the data location, whose copies are measured by another child."""
         location = self.location
-        if target.object != ROOT or location is None or not is_within(location.path, target.path):
-            return None
-        return _way(location.path, target.path)
+        if target.object == ROOT and location is not None:
+            for root in (target.path, self._real[ROOT]):
+                if is_within(location.path, root):
+                    return _way(location.path, root)
+        return None
 
     def _count(self, one: _Walked, usage: Usage, where: str, send: Send) -> None:
         """Take on what a target holds, counted by a walk through what is at *where*."""
@@ -185,13 +198,14 @@ class Measuring:
             runs = one.sharing.runs
             _keep(send, functools.partial(runs.write, one.target.path, usage.complete))
             figures["runs"] = runs.summary()
-        if one.sharing is not None and usage.complete:
-            figures["shares"] = one.sharing.shares().to_json()
+        found = None if one.sharing is None else one.sharing.shares(usage.complete)
+        if found is not None:
+            figures["shares"] = found.to_json()
         self._take(one.target, one.filesystem, figures, send)
 
     def _take(self, target: Target, filesystem: FilesystemId, figures: Mapping[str, Any], send: Send) -> None:
         if not figures["complete"]:
-            self._fail(target, figures["reason"], send)
+            self._fail(target, figures["reason"], send, {key: figures[key] for key in PARTIAL if key in figures})
             return
         known = ""
         if target.claim is not None:
@@ -206,13 +220,13 @@ class Measuring:
                 return
         if target.object in credentials.CACHES:
             figures = {**figures, "credentials": self._credentials(target, send)}
-        record = {**figures, "filesystem": filesystem.to_json()}
+        record = {**figures, "path": target.path, "filesystem": filesystem.to_json()}
         _keep(send, lambda: records.write(record_path(self.places, target.object), record))
         send({"object": target.object, **figures, **({"known": known} if known else {})})
 
     def _credentials(self, target: Target, send: Send) -> list[str]:
         """Return the files in a cache that are called as credentials are, and record the event of a new one."""
-        before: list[str] = last_measured(self.places, target.object, send).get("credentials") or []
+        before: list[str] = last_measured(self.places, target, send).get("credentials") or []
         try:
             fd, _filesystem = self._open(target, send)
             try:
@@ -241,13 +255,16 @@ class Measuring:
         finally:
             os.close(fd)
 
-    def _fail(self, target: Target, reason: str, send: Send) -> None:
-        """Say that a measurement was not complete, and record it beside the last complete figures."""
-        record = last_measured(self.places, target.object, send)
+    def _fail(self, target: Target, reason: str, send: Send, partly: Mapping[str, Any] | None = None) -> None:
+        """Say that a measurement was not complete, and record it beside the last complete figures.
+
+        :param partly: what is known nevertheless, as it tells itself what it lacks
+        """
+        record = last_measured(self.places, target, send)
         if record:
-            record.update(complete=False, reason=reason)
+            record.update(complete=False, reason=reason, **(partly or {}))
             _keep(send, lambda: records.write(record_path(self.places, target.object), record))
-        send({"object": target.object, "complete": False, "reason": reason})
+        send({"object": target.object, "complete": False, "reason": reason, **(partly or {})})
 
     def _copies(self, target: Target, send: Send) -> None:
         location = self.location
@@ -276,9 +293,9 @@ class Measuring:
     def _keep_totals(self, target: Target, totals: Mapping[str, int], reason: str, send: Send) -> None:
         """Record what all copies take, to be shown until they are listed again after a start."""
         path = record_path(self.places, target.object)
-        record = {**totals, "complete": True, "measured": time.time(), "reason": ""}
+        record = {**totals, "path": target.path, "complete": True, "measured": time.time(), "reason": ""}
         if reason:
-            record = {**last_measured(self.places, target.object, send), "complete": False, "reason": reason}
+            record = {**last_measured(self.places, target, send), "complete": False, "reason": reason}
         _keep(send, lambda: records.write(path, record))
 
     def _copy(self, location_fd: int, copy: Copy, filesystem_bytes: int, send: Send) -> dict[str, Any]:
@@ -340,6 +357,29 @@ class Measuring:
             send({"say": f"{error}; it is made anew, as if the copy was used now"})
             return None, True
         return before if before is not None and before.identity == copy.identity else None, False
+
+
+@contextmanager
+def _without_mounts(fd: int, path: str) -> Iterator[int]:
+    """Open a directory without what is mounted below it: who may mount there (FUSE) could hide what he has.
+
+    Only root may look there, and only where the service manager knows of that; else what is hidden is not counted.
+    """
+    try:
+        tree = clone_mount(fd, path)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise probe.UnavailableError(f"{path}: {error.strerror}, looking below the mounts in it") from error
+        yield fd
+        return
+    try:
+        whole_fd = open_beneath(tree, b".")
+    finally:
+        os.close(tree)
+    try:
+        yield whole_fd
+    finally:
+        os.close(whole_fd)
 
 
 def _way(path: str, directory: str) -> Names:

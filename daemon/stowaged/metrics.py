@@ -127,6 +127,11 @@ def _accounts(section: Section) -> list[Metric]:
             (label,),
             (
                 (f"stowage_{label}_bytes", "bytes", f"What a {label} has, by the last complete measurements."),
+                (
+                    f"stowage_{label}_allocated_bytes",
+                    "allocated",
+                    f"What the files of a {label} take on disks, by the last complete measurements.",
+                ),
                 (f"stowage_{label}_quota_bytes", "quota", f"What a {label} may have."),
                 (
                     f"stowage_{label}_quota_exceeded_since_timestamp_seconds",

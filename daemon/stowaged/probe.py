@@ -63,14 +63,16 @@ def open_target(
         except Refusal as missing:
             raise UnavailableError(str(missing)) from missing
         if target.made_on_use:
-            unmade = last_filesystem(places, target.object) is None
+            unmade = last_filesystem(places, target) is None
             rule = "is not there; mount its disk, or leave it: it is made when a run uses it next"
             raise (UnmadeError if unmade else UnavailableError)(f"{target.path}: {rule}") from error
         raise UnavailableError(f"{target.path}: {error.strerror}; mount its disk or correct the declaration") from error
     except OSError as error:
         raise UnavailableError(f"{target.path}: {error.strerror}; mount its disk or correct the declaration") from error
     try:
-        return fd, _checked(fd, target, table, last_filesystem(places, target.object, send))
+        # Where it is declared to be outranks where it was.
+        before = None if target.filesystem is not None else last_filesystem(places, target, send)
+        return fd, _checked(fd, target, table, before)
     except BaseException:
         os.close(fd)
         raise

@@ -46,7 +46,7 @@ class Reader:
             stamp = (declared.stamp(self._places), host)
             if stamp != before:
                 found = declared.load(self._places, host)
-                recorded = {one.object: last_measured(self._places, one.object, send) for one in found.measured}
+                recorded = {one.object: last_measured(self._places, one, send) for one in found.measured}
                 if before is None:
                     recorded[ACCOUNTS] = last_accounts(self._places, send)
                 # Only JSON goes through the pipe.

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from stowage_core import records
 from stowage_core.accounting import totals
-from stowage_core.accounting.totals import Shares, Team, Unavailable, User
+from stowage_core.accounting.totals import Missing, Shares, Team, Unavailable, User
 from stowage_core.errors import printable
 from stowage_core.places import Places
 from stowage_core.runs import stamps
@@ -26,6 +26,7 @@ from .declared import Target
 from .last_measured import last_measured, last_shares
 from .runs import RUNS, Runs
 
+_MOST_REASONS = 3
 REFLOW, CACHE = f"location/{totals.REFLOW}", f"location/{totals.CACHE}"
 
 
@@ -37,17 +38,43 @@ class Sharing(Protocol):
     def begins(self, names: Names, directory: Directory) -> Iterable[Part]:
         """Return the parts that a directory is, *names* below the location, and at most *deepest* levels."""
 
-    def shares(self) -> Shares:
-        """Return whose it is, after it was walked."""
+    def shares(self, complete: bool) -> Shares | None:
+        """Return whose it is, after it was walked; None when that walk was not *complete* enough to tell."""
 
 
 def of_target(places: Places, target: Target, send: Send) -> Sharing | None:
     """Return what finds out whose a target is; None where nobody wants to know more than its size."""
     if target.object == RUNS:
-        return RunsSharing(places, send)
+        return RunsSharing(places, target, send)
     if target.object == REFLOW:
         return ReflowSharing()
     return CacheSharing() if target.object == CACHE else None
+
+
+class _Lacking:
+    """Notes whose figures are not complete, while a location is walked."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, str] = {}
+        self._teams: dict[str, str] = {}
+        self._unseen = False
+
+    def beside(self) -> Part:
+        """Return the part of a location that is no user's: what is missing there may be anybody's."""
+        return Part(self._take_beside, rest=True)
+
+    def _take_beside(self, usage: Usage) -> None:
+        self._unseen = not usage.complete
+
+    def add(self, user: str, teams: Iterable[str], usage: Usage) -> None:
+        if not usage.complete:
+            why = "; ".join(usage.problems[:_MOST_REASONS])
+            self._users.setdefault(user, why)
+            for team in teams:
+                self._teams.setdefault(team, why)
+
+    def missing(self, complete: bool) -> Missing | None:
+        return None if complete else Missing(self._users, self._teams, self._unseen)
 
 
 class RunsSharing:
@@ -55,22 +82,26 @@ class RunsSharing:
 
     deepest = len(RunName._fields)
 
-    def __init__(self, places: Places, send: Send) -> None:
+    def __init__(self, places: Places, target: Target, send: Send) -> None:
         self.runs = Runs(places)
         self._places = places
+        self._target = target
         self._send = send
         self._users: dict[str, User] = {}
         self._teams: dict[str, Team] = {}
+        self._lacking = _Lacking()
         self._damaged: list[Unavailable] = []
         self._stamps: dict[str, Stamp] = {}
         """Of the user whose directory the walk is in."""
 
     def begins(self, names: Names, directory: Directory) -> Iterable[Part]:
-        if not names or not is_somebodys(names[0]):
+        if not names:
+            yield self._lacking.beside()
+        elif not is_somebodys(names[0]):
             return
-        if len(names) == 1:
+        elif len(names) == 1:
             self._enter(names[0])
-            yield Part(partial(self._add, names[0], 0), rest=True)
+            yield Part(partial(self._beside, names[0]), rest=True, hides=True)
         elif RunName.is_one(names):
             yield Part(partial(self._run, RunName(*names), self._team(RunName(*names), directory)), hides=True)
 
@@ -94,20 +125,30 @@ class RunsSharing:
     def _run(self, run: RunName, team: str | None, usage: Usage) -> None:
         self.runs.add(str(run), usage)
         self._add(run.user, 1, usage)
+        self._lacking.add(run.user, [] if team is None else [team], usage)
         if team is not None:
             before = self._teams.get(team, Team())
-            self._teams[team] = Team(before.bytes + usage.bytes, before.runs + 1)
+            allocated = before.allocated + usage.allocated
+            self._teams[team] = Team(before.bytes + usage.bytes, before.runs + 1, allocated)
+
+    def _beside(self, user: str, usage: Usage) -> None:
+        """Take on what is in no run of a user; runs of any team that he works for may be what is missing there."""
+        self._add(user, 0, usage)
+        self._lacking.add(user, {one.team for one in self._stamps.values()}, usage)
 
     def _add(self, user: str, runs: int, usage: Usage) -> None:
         before = self._users[user]
-        self._users[user] = User(before.runs + runs, before.runs_bytes + usage.bytes)
+        self._users[user] = User(
+            before.runs + runs, before.runs_bytes + usage.bytes, allocated=before.allocated + usage.allocated
+        )
 
-    def shares(self) -> Shares:
+    def shares(self, complete: bool) -> Shares:
+        missing = self._lacking.missing(complete)
         if not self._damaged:
-            return Shares(self._users, self._teams, time.time())
+            return Shares(self._users, self._teams, time.time(), missing=missing)
         # Runs whose stamps cannot be read have not lost their team: the teams stay what they were.
-        before = last_shares(last_measured(self._places, RUNS, self._send)) or Shares()
-        return Shares(self._users, before.teams, before.teams_measured, self._damaged)
+        before = last_shares(last_measured(self._places, self._target, self._send)) or Shares()
+        return Shares(self._users, before.teams, before.teams_measured, self._damaged, missing=missing)
 
 
 class ReflowSharing:
@@ -117,16 +158,20 @@ class ReflowSharing:
 
     def __init__(self) -> None:
         self._users: dict[str, User] = {}
+        self._lacking = _Lacking()
 
     def begins(self, names: Names, directory: Directory) -> Iterable[Part]:
-        if len(names) == 1 and is_somebodys(names[0]):
-            yield Part(partial(self._add, names[0]))
+        if not names:
+            yield self._lacking.beside()
+        elif len(names) == 1 and is_somebodys(names[0]):
+            yield Part(partial(self._add, names[0]), hides=True)
 
     def _add(self, user: str, usage: Usage) -> None:
-        self._users[user] = User(reflow_bytes=usage.bytes)
+        self._users[user] = User(reflow_bytes=usage.bytes, allocated=usage.allocated)
+        self._lacking.add(user, [], usage)
 
-    def shares(self) -> Shares:
-        return Shares(self._users)
+    def shares(self, complete: bool) -> Shares:
+        return Shares(self._users, missing=self._lacking.missing(complete))
 
 
 class CacheSharing:
@@ -144,5 +189,5 @@ class CacheSharing:
     def _take(self, usage: Usage) -> None:
         self._rest = usage.bytes
 
-    def shares(self) -> Shares:
-        return Shares(rest=self._rest)
+    def shares(self, complete: bool) -> Shares | None:
+        return Shares(rest=self._rest) if complete else None

@@ -360,7 +360,9 @@ def _accounts(state: State, width: int | None, now: float) -> list[str]:
             if one["exceeded_since"] is not None:
                 since = lasting(max(0.0, now - one["exceeded_since"]))
                 lines += wrapped(f"! {exceeded_text(kind, name, one)}, for {since}", width)
-    return lines + _missing(section["unavailable"], width)
+    lines += _missing(section["unavailable"], width) + _lacking(section, width)
+    unknown = [f"{kind[:-1]} {printable(name)}" for kind, names in section["unmatched"].items() for name in names]
+    return lines + (wrapped(f"Quotas of those who have nothing: {', '.join(unknown)}", width) if unknown else [])
 
 
 def _largest(kind: str, entries: Mapping[str, Mapping[str, Any]], width: int | None) -> list[str]:
@@ -399,6 +401,17 @@ def _missing(unavailable: Sequence[Mapping[str, str]], width: int | None) -> lis
         else:
             lines += wrapped(f"! Not complete, the last figures of {where} count: {printable(reason)}", width)
     return lines
+
+
+def _lacking(section: Mapping[str, Any], width: int | None) -> list[str]:
+    """Return whose figures lack something, and why."""
+    found = [(kind, name, one) for kind in ("user", "team") for name, one in section[f"{kind}s"].items()]
+    lacking = [(f"{kind} {printable(name)}", one["missing"]) for kind, name, one in found if one["missing"]]
+    lines = []
+    for who, why in lacking[:LARGEST]:
+        rule = "is not complete, the larger of the last and the present figures counts"
+        lines += wrapped(f"! {who} {rule}: {why}", width)
+    return lines + ([f"! Likewise {len(lacking) - LARGEST} more"] if len(lacking) > LARGEST else [])
 
 
 def _copies(state: State, width: int | None, now: float) -> list[str]:

@@ -523,7 +523,8 @@ ansible_facts:
               false while C(unavailable) says what is not in it as it is now, and C(measured) the time since when all of
               it is known, null while something never was.
             - C(users) and C(teams) are the 50 that have most, and all others whose quota is exceeded; C(count) is how
-              many there are. C(quota) is null for whoever has none, C(exceeded_since) while it is kept.
+              many there are. C(quota) is null for whoever has none, C(exceeded_since) while it is kept. C(allocated) is
+              what the files take on disks, and C(missing) why the figures of that one are not complete.
           returned: always
           type: dict
           sample:
@@ -532,8 +533,10 @@ ansible_facts:
             unavailable: []
             tracked: {runs: 812000000000, reflow: 0, caches: 107000000000, packages: 0, state: 4096, other: 0}
             tracked_bytes: 919000004096
-            users: {ann: {bytes: 812000000000, runs: 12, quota: 800000000000, exceeded_since: 1764419995.0}}
-            teams: {vision: {bytes: 812000000000, runs: 12, quota: null, exceeded_since: null}}
+            users: {ann: {bytes: 812000000000, allocated: 812100000000, runs: 12, quota: 800000000000,
+                          exceeded_since: 1764419995.0, missing: ""}}
+            teams: {vision: {bytes: 812000000000, allocated: 812100000000, runs: 12, quota: null,
+                             exceeded_since: null, missing: ""}}
             count: {users: 1, teams: 1}
         network_mounts:
           description:

@@ -253,10 +253,41 @@ def test_a_directory_that_cannot_be_read_makes_it_incomplete(
     found = wait_for(lambda: site.accounts()["unavailable"] and site.accounts())
     (one,) = found["unavailable"]
     assert one["location"] == "runs" and "ann/llm/one/work" in one["reason"], one
-    assert (found["users"], found["teams"]) == (before["users"], before["teams"])
+    assert found["teams"]["vision"] == {**before["teams"]["vision"], "missing": one["reason"].partition(": ")[2]}
+    # Only whoever has what cannot be read keeps what he had.
+    assert found["users"]["ann"] == {**before["users"]["ann"], "missing": one["reason"].partition(": ")[2]}
+    assert (found["users"]["bob"]["bytes"], found["users"]["bob"]["missing"]) == (2000, "")
     assert not found["complete"]
     wait_for(lambda: site.accounts()["tracked"]["state"] == 20)
     assert site.accounts()["tracked"]["runs"] == 2000
+
+
+def test_a_mount_over_a_directory_hides_nothing(site: Site) -> None:
+    site.lay_out()
+    hidden = site.put("runs/ann/llm/one/work/hide/file", 5000).parent
+    site.put("state/hide/file", 7)
+    site.daemon.start()
+    site.measured()
+    elsewhere = site.put("../elsewhere/file", 30).parent
+    held = os.open(hidden, os.O_RDONLY)
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(hidden)], check=True)
+        subprocess.run(["mount", "--bind", str(elsewhere), str(site.root / "state")], check=True)
+        (hidden / "other").write_bytes(bytes(100))
+        fd = os.open("more", os.O_CREAT | os.O_WRONLY, dir_fd=held)
+        os.write(fd, bytes(2000))
+        os.close(fd)
+        wait_for(lambda: site.accounts()["users"]["ann"]["bytes"] == 7000)
+        found = wait_for(lambda: site.accounts()["complete"] and site.accounts())
+        assert (found["users"]["ann"]["bytes"], found["users"]["ann"]["missing"]) == (7000, "")
+        # A location that is itself a mount is what is mounted there; what that hides lies beneath the root.
+        found = wait_for(lambda: site.accounts()["tracked"]["state"] == 30 and site.accounts())
+        assert found["tracked"]["other"] == 7
+    finally:
+        os.close(held)
+        for path in (hidden, site.root / "state"):
+            subprocess.run(["umount", str(path)], check=True)
+    wait_for(lambda: site.accounts()["tracked"]["state"] == 7)
 
 
 def test_damaged_stamps_take_no_team_away(site: Site) -> None:
@@ -313,7 +344,8 @@ def test_a_run_that_was_made_again_has_no_team(site: Site) -> None:
     site.put("runs/ann/llm/one/file", 1000)
     site.stamp("ann/llm/one", "vision")
     site.daemon.start()
-    assert site.measured()["teams"] == {"vision": {"bytes": 1000, "runs": 1, "quota": None, "exceeded_since": None}}
+    teams = site.measured()["teams"]
+    assert {name: (one["bytes"], one["runs"]) for name, one in teams.items()} == {"vision": (1000, 1)}
     os.rename(site.root / "runs/ann/llm/one", site.root / "runs/ann/llm/old")
     site.put("runs/ann/llm/one/file", 1)
     wait_for(lambda: site.accounts()["users"]["ann"]["runs"] == 2 and site.accounts()["teams"] == {})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_lab import Daemon, wait_for
+from daemon_lab import Daemon, hung_mount, wait_for
 from test_daemon_service import declare_location
 
 from stowage_core import events
@@ -173,3 +173,21 @@ def test_held_by_hand(small_disk: Callable[..., Any], start: Callable[..., Daemo
     assert asked(daemon, "--release") == (0, ["nothing was held by hand"])
     wait_for(lambda: file(daemon) == "open\n", 20)
     assert re.fullmatch(r"stowage: hold: its text must be one line .*", asked(daemon, "--hold", "a\nb")[1][0])
+
+
+def test_a_quota_on_what_another_host_measures_is_not_passed_by_silence(
+    tmp_path: Path, start: Callable[..., Daemon]
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    daemon = start(disk_watermark_pct=0, quotas={"users": {"ann": "1T"}})
+    declare_location(daemon, "runs", shared)
+    text = f"what user %s uses is not known here: {shared} is measured by another host"
+    with hung_mount(shared, "server:/runs"):
+        daemon.start()
+        code, lines = asked(daemon, "--user", "ann")
+        assert code == 3 and len(lines) == 1 and lines[0].startswith(text % "ann")
+        code, lines = asked(daemon, "--user", "bob")  # who has no quota here
+        assert code == 0 and "open" in lines and any(line.startswith(f"stowage: {text % 'bob'}") for line in lines)
+        assert asked(daemon) == (0, ["open"])
+        daemon.stop()

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 from stowage_core.accounting import exceeded, quotas
 from stowage_core.accounting.exceeded import EXCEEDED, KEPT, accounts, changes
 from stowage_core.accounting.quotas import Quotas
-from stowage_core.accounting.totals import KINDS, UNMEASURED, Location, Shares, Team, Totals, Unavailable, User, totals
+from stowage_core.accounting.totals import (
+    KINDS,
+    UNMEASURED,
+    UNSEEN,
+    Location,
+    Missing,
+    Shares,
+    Team,
+    Totals,
+    Unavailable,
+    User,
+    totals,
+)
 from stowage_core.layout.rules import NAMES
 
 GB = 10**9
@@ -106,6 +118,7 @@ shares_of_runs = st.builds(
     st.dictionaries(names, st.builds(User, counts, counts)),
     st.dictionaries(names, st.builds(Team, counts, counts)),
     st.just(1.0),
+    missing=st.none() | st.builds(Missing, st.dictionaries(names, names), st.dictionaries(names, names), st.booleans()),
 )
 shares_of_reflow = st.builds(Shares, st.dictionaries(names, st.builds(User, reflow_bytes=counts)))
 some = st.lists(st.sampled_from([name for name in NAMES if name not in ("runs", "reflow", "cache")]), unique=True)
@@ -146,6 +159,8 @@ def test_shares_survive_a_record(shares: Shares) -> None:
         {**Shares().to_json(), "users": {"ann": {"runs": "1"}}},
         {**Shares().to_json(), "teams": {"vision": 1}},
         {**Shares().to_json(), "rest": "much"},
+        {**Shares().to_json(), "missing": {"users": [], "teams": {}, "unseen": False}},
+        {**Shares().to_json(), "missing": {"users": {}, "teams": {}, "unseen": "no"}},
         {**Shares().to_json(), "damaged": [{"path": "/x"}]},
     ],
 )
@@ -168,6 +183,15 @@ def test_what_are_no_shares(value: dict[str, Any]) -> None:
             [
                 "users: ann: 'lots' is not a size; write bytes or a quantity such as 500G or 4Ti",
                 "default_team: -1 is not a whole number of bytes from 0 to 2^63-1",
+            ],
+        ),
+        (
+            {"users": {"a/b": "1T", "": 5, ".x": 5}, "teams": {"a\nb": 5}},
+            [
+                "users: 'a/b' may not contain a slash; it is the name of one directory",
+                "users: must not be empty",
+                "users: '.x' may not begin with a dot; choose another name",
+                r"teams: 'a\nb' may not contain control characters",
             ],
         ),
         ({"users": {"ann": None}}, ["users: ann: must be a whole number of bytes or a quantity such as 500G or 4Ti"]),
@@ -231,6 +255,48 @@ def test_words() -> None:
     assert changes(over, without) == [("user/ann", KEPT, "user ann has no quota any more")]
     gone = accounts(of(None), LIMIT, over, 2.0)
     assert changes(over, gone) == [("user/ann", KEPT, "user ann has nothing any more")]
+
+
+def partial(users: dict[str, User], teams: dict[str, Team], missing: Missing) -> Totals:
+    """Return totals of runs that were measured, and not to the end."""
+    return totals([runs(Shares(users, teams, 10.0, missing=missing), complete=False, reason="ann/x: no"), REFLOW])
+
+
+def test_one_whose_part_lacks_something_freezes_nobody_else() -> None:
+    limits = Quotas(users={"ann": 50, "bob": 30, "eve": 1}, teams={"vision": 60, "speech": 1})
+    teams = {"vision": Team(70, 2), "speech": Team(5, 1)}
+    before = accounts(totals([runs(Shares(dict(RUNS.shares.users), teams, 10.0)), REFLOW]), limits, {}, 1.0)
+    assert [one["exceeded_since"] for one in before["users"].values()] == [1.0, 1.0, 1.0]
+    found = partial(
+        {"ann": User(1, 10), "bob": User(1, 20)},
+        {"vision": Team(10, 1), "speech": Team(1, 1)},
+        Missing({"ann": "ann/x: no"}, {"vision": "ann/x: no"}),
+    )
+    now = accounts(found, limits, before, 2.0)
+    users = {name: (one["bytes"], one["exceeded_since"], one["missing"]) for name, one in now["users"].items()}
+    assert users == {"ann": (65, 1.0, "ann/x: no"), "bob": (20, None, ""), "eve": (2, 1.0, "")}
+    shown = {name: (one["bytes"], one["exceeded_since"], one["missing"]) for name, one in now["teams"].items()}
+    assert shown == {"vision": (70, 1.0, "ann/x: no"), "speech": (1, None, "")}
+    assert not now["complete"] and [one["location"] for one in now["unavailable"]] == ["runs"]
+    more = partial({"ann": User(1, 90)}, {}, Missing({"ann": "ann/x: no"}))
+    later = accounts(more, limits, now, 3.0)
+    assert later["users"]["ann"]["bytes"] == 95 and "bob" not in later["users"], "more was found, and bob has nothing"
+
+
+def test_who_was_not_come_across_keeps_what_he_had() -> None:
+    limits = Quotas(users={"ann": 50, "bob": 30}, teams={"vision": 60})
+    before = accounts(totals([RUNS, REFLOW]), limits, {}, 1.0)
+    # What is left of ann is in reflow; of bob nothing was seen.
+    now = accounts(partial({"carl": User(1, 7)}, {}, Missing(unseen=True)), limits, before, 2.0)
+    assert {name: one["bytes"] for name, one in now["users"].items()} == {"ann": 65, "bob": 40, "eve": 2, "carl": 7}
+    assert now["users"]["ann"]["exceeded_since"] == now["users"]["bob"]["exceeded_since"] == 1.0
+    assert now["teams"]["vision"]["exceeded_since"] == 1.0 and now["teams"]["vision"]["bytes"] == 70
+    assert now["users"]["ann"]["missing"] == UNSEEN
+
+
+def test_quotas_of_whom_nothing_is_known_are_told() -> None:
+    limits = Quotas(users={"ann": 1, "anne": 1, "service": 0}, teams={"visoin": 1})
+    assert accounts(totals([RUNS, REFLOW]), limits, {}, 1.0)["unmatched"] == {"users": ["anne"], "teams": ["visoin"]}
 
 
 def test_figures_that_got_lost_are_no_zero() -> None:

@@ -48,7 +48,7 @@ class Host:
 
     def look(self, size: int, quotas: Quotas = TIGHT, **more: Any) -> dict[str, Any]:
         """Look at runs of a user that take so much, and return the user's entry."""
-        shares = Shares({"ann": User(1, size)}, {}, 5.0)
+        shares = Shares({"ann": User(1, size, allocated=4096)}, {}, 5.0)
         one = Location("runs", "/runs", **{"bytes": size, "measured": 5.0, "complete": True, "shares": shares, **more})
         self.accounting.look([one], quotas)
         section = self.sections.last(SECTION)
@@ -91,8 +91,10 @@ def test_another_quota_holds_at_once(host: Host) -> None:
         "runs": 1,
         "runs_bytes": 110,
         "reflow_bytes": 0,
+        "allocated": 4096,
         "quota": 200,
         "exceeded_since": None,
+        "missing": "",
     }
     assert host.look(110, Quotas())["quota"] is None
     assert [reason for _object, reason in host.told()] == ["QuotaExceeded", "QuotaKept"]

@@ -65,10 +65,10 @@ STATE: dict[str, Any] = {
         "measured": 980.5,
         "complete": False,
         "users": {
-            "ann": {"bytes": 70, "runs": 2, "quota": 60, "exceeded_since": 900.5},
-            "bob": {"bytes": 30, "runs": 1, "quota": None, "exceeded_since": None},
+            "ann": {"bytes": 70, "allocated": 4096, "runs": 2, "quota": 60, "exceeded_since": 900.5},
+            "bob": {"bytes": 30, "allocated": 8192, "runs": 1, "quota": None, "exceeded_since": None},
         },
-        "teams": {"vision": {"bytes": 50, "runs": 2, "quota": 40, "exceeded_since": 950.5}},
+        "teams": {"vision": {"bytes": 50, "allocated": 512, "runs": 2, "quota": 40, "exceeded_since": 950.5}},
         "tracked": {"runs": 100, "caches": None, "other": 0},
     },
     "drives": {
@@ -145,9 +145,12 @@ STATE: dict[str, Any] = {
 EXPECTED = """
 stowage_user_bytes{user="ann"} 70
 stowage_user_bytes{user="bob"} 30
+stowage_user_allocated_bytes{user="ann"} 4096
+stowage_user_allocated_bytes{user="bob"} 8192
 stowage_user_quota_bytes{user="ann"} 60
 stowage_user_quota_exceeded_since_timestamp_seconds{user="ann"} 900.5
 stowage_team_bytes{team="vision"} 50
+stowage_team_allocated_bytes{team="vision"} 512
 stowage_team_quota_bytes{team="vision"} 40
 stowage_team_quota_exceeded_since_timestamp_seconds{team="vision"} 950.5
 stowage_tracked_bytes{kind="runs"} 100

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stowage_core import mounts, records
-from stowage_core.accounting.totals import Shares, User
+from stowage_core.accounting.totals import Missing, Shares, User
 from stowage_core.data_location.locations import DataLocation
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
@@ -67,7 +67,7 @@ class Host:
 
     def declare(self, *targets: Target, location: DataLocation | None = None) -> None:
         self.targets = targets
-        recorded = {one.object: last_measured(self.places, one.object, lambda _message: None) for one in targets}
+        recorded = {one.object: last_measured(self.places, one, lambda _message: None) for one in targets}
         self.figures.declare(Declared(targets, location), recorded)
 
     def answer(self, **available: bool) -> None:
@@ -375,6 +375,43 @@ def test_shares_of_before_the_daemon_was_started(host: Host) -> None:
     host.declare(RUNS)
     host.answer()
     assert host.figures.accounted()[0].shares == SHARES
+
+
+def test_another_directory_is_not_measured_yet_and_due_at_once(host: Host) -> None:
+    host.declare(RUNS)
+    host.answer()
+    host.due()
+    message = {"object": "location/runs", "measured": 100.0, **FIGURES, "shares": SHARES.to_json()}
+    host.children.send("measure/8:2", message)
+    host.children.end("measure/8:2")
+    assert host.due() == [] and host.figures.accounted()[0].bytes == 5
+    host.declare(Target("location/runs", "/mnt/nvme0/new"))
+    (runs,) = host.figures.accounted()
+    assert (runs.path, runs.bytes, runs.measured, runs.shares) == ("/mnt/nvme0/new", None, None, None)
+    assert not runs.complete and host.due() == ["measure/8:2"]
+
+
+def test_a_measurement_of_a_directory_that_is_declared_no_more_is_no_figure(host: Host) -> None:
+    host.declare(RUNS)
+    host.answer()
+    host.due()
+    host.declare(Target("location/runs", "/mnt/nvme0/new"))
+    host.children.send("measure/8:2", {"object": "location/runs", "measured": 100.0, **FIGURES})
+    assert host.figures.accounted()[0].bytes is None
+
+
+def test_shares_of_a_measurement_that_was_not_complete(host: Host) -> None:
+    host.declare(RUNS)
+    host.answer()
+    host.due()
+    message = {"object": "location/runs", "measured": 100.0, **FIGURES}
+    host.children.send("measure/8:2", {**message, "shares": SHARES.to_json()})
+    partial = Shares({"bob": User(1, 5)}, missing=Missing({"bob": "x: no"}))
+    failed = {"object": "location/runs", "complete": False, "reason": "x: no", "shares": partial.to_json()}
+    host.children.send("measure/8:2", {**failed, "runs": {"count": 1, "largest": []}})
+    (runs,) = host.figures.accounted()
+    assert (runs.bytes, runs.complete, runs.shares) == (5, False, partial)
+    assert host.shown()["runs"]["runs"]["count"] == 1
 
 
 def test_the_root_is_measured_and_not_shown(host: Host) -> None:

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,12 @@ from stowage_core.places import Places
 from stowage_core.runs import stamps
 from stowage_core.runs.shape import RunName
 from stowage_core.runs.stamps import Stamp
+from stowage_core.syscalls import open_beneath
 from stowage_core.trees import parts as measure_parts
 from stowage_core.trees.measure import Usage
 from stowaged import measuring, probe
 from stowaged.declared import Target
-from stowaged.last_measured import record_path
+from stowaged.last_measured import last_measured, record_path
 from stowaged.measuring import Measuring
 from stowaged.runs import LARGEST, Runs
 
@@ -280,11 +283,10 @@ def test_runs_belong_to_users_and_teams(disk: Disk) -> None:
         stamp(disk, name, team)
     runs = disk.location("runs", "runs")
     found = shares(disk, runs)
-    assert found["users"] == {
-        "ann": {"runs": 2, "runs_bytes": 1000 + 1100 + 70, "reflow_bytes": 0},
-        "bob": {"runs": 1, "runs_bytes": 5, "reflow_bytes": 0},
-    }
-    assert found["teams"] == {"vision": {"bytes": 1005, "runs": 2}, "speech": {"bytes": 1100, "runs": 1}}
+    users = {name: (one["runs"], one["runs_bytes"], one["reflow_bytes"]) for name, one in found["users"].items()}
+    assert users == {"ann": (2, 1000 + 1100 + 70, 0), "bob": (1, 5, 0)}
+    teams = {name: (one["bytes"], one["runs"]) for name, one in found["teams"].items()}
+    assert teams == {"vision": (1005, 2), "speech": (1100, 1)} and found["missing"] is None
     assert found["damaged"] == [] and disk.record("runs")["shares"] == found
     # In the location each file counts once, whoever's it is.
     assert disk.record("runs")["bytes"] == 1000 + 100 + 70 + 5 + 21
@@ -362,14 +364,126 @@ def test_one_walk_goes_through_everything_below_the_root(disk: Disk, monkeypatch
     assert record["bytes"] == sizes["root"]
 
 
-def test_what_cannot_be_read_leaves_the_last_shares(disk: Disk, failing: set[int]) -> None:
+def test_room_without_length_is_in_what_is_allocated(disk: Disk) -> None:
+    """A file may take room beyond its end, and is then logically empty."""
+    path = disk.put("runs/ann/llm/one/file", 0)
+    stamp(disk, "ann/llm/one", "vision")
+    subprocess.run(["fallocate", "--keep-size", "--length", "1M", path], check=True)
+    found = shares(disk, disk.location("runs", "runs"))
+    ann, vision = found["users"]["ann"], found["teams"]["vision"]
+    assert ann["runs_bytes"] == vision["bytes"] == 0
+    assert 1 << 20 <= vision["allocated"] <= ann["allocated"] < 2 << 20
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
+    """Names of directories that cannot be opened."""
+    names: set[bytes] = set()
+
+    def opened(dir_fd: int, name: bytes, *flags: int) -> int:
+        if name in names:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return open_beneath(dir_fd, name, *flags)
+
+    monkeypatch.setattr("stowage_core.trees.walk.open_beneath", opened)
+    return names
+
+
+def test_one_whose_files_cannot_be_read_freezes_nobody_else(disk: Disk, unreadable: set[bytes]) -> None:
+    for user, team in (("ann", "vision"), ("bob", "speech")):
+        disk.put(f"runs/{user}/llm/one/work/file", 10)
+        disk.put(f"reflow/{user}/file", 5)
+        stamp(disk, f"{user}/llm/one", team)
+    runs, reflow = disk.location("runs", "runs"), disk.location("reflow", "reflow")
+    before = disk.measure(runs, reflow)
+    disk.put("runs/ann/llm/one/work/more", 10)
+    disk.put("runs/bob/llm/one/bad/more", 10)
+    disk.put("reflow/bob/bad/more", 10)
+    unreadable.add(b"bad")
+    found = disk.measure(runs, reflow)
+    why = "bob/llm/one/bad: Input/output error"
+    of_runs = found[runs.object]
+    assert not of_runs["complete"] and why in of_runs["reason"]
+    assert {name: one["runs_bytes"] for name, one in of_runs["shares"]["users"].items()} == {"ann": 20, "bob": 10}
+    assert of_runs["shares"]["missing"] == {"users": {"bob": why}, "teams": {"speech": why}, "unseen": False}
+    assert found[reflow.object]["shares"]["missing"]["users"] == {"bob": "bob/bad: Input/output error"}
+    for name in ("runs", "reflow"):
+        record = disk.record(name)
+        assert record["shares"] == found[f"location/{name}"]["shares"] and not record["complete"]
+        assert record["bytes"] == before[f"location/{name}"]["bytes"], "the last complete figures of the location stay"
+    recorded = (records.read(disk.places.runs_json) or {})["runs"]
+    assert {name: (one["bytes"], one["complete"]) for name, one in recorded.items()} == {
+        "ann/llm/one": (20, True),
+        "bob/llm/one": (10, False),
+    }
+
+
+def test_what_is_missing_beside_runs_may_be_a_run_of_any_team_of_the_user(disk: Disk, unreadable: set[bytes]) -> None:
+    for name, team in (("ann/llm/one", "vision"), ("ann/vit/one", "speech"), ("bob/llm/one", "audio")):
+        disk.put(f"runs/{name}/file", 10)
+        stamp(disk, name, team)
+    unreadable.add(b"vit")
+    missing = shares(disk, disk.location("runs", "runs"))["missing"]
+    assert (set(missing["users"]), set(missing["teams"]), missing["unseen"]) == ({"ann"}, {"vision", "speech"}, False)
+
+
+def test_a_user_that_cannot_be_come_across_may_be_anybody(disk: Disk, unreadable: set[bytes]) -> None:
     disk.put("runs/ann/llm/one/file", 10)
-    runs = disk.location("runs", "runs")
-    before = shares(disk, runs)
-    disk.put("runs/ann/llm/one/more", 10)
-    failing.add(2)
-    assert "shares" not in disk.measure(runs)[runs.object]
-    assert (disk.record("runs")["shares"], disk.record("runs")["complete"]) == (before, False)
+    disk.put("runs/bob/llm/one/file", 10)
+    unreadable.add(b"bob")
+    found = shares(disk, disk.location("runs", "runs"))
+    assert set(found["users"]) == {"ann"} and found["missing"] == {"users": {}, "teams": {}, "unseen": True}
+
+
+def test_a_cache_that_cannot_be_read_keeps_what_was_in_no_cache(disk: Disk, unreadable: set[bytes]) -> None:
+    disk.put("cache/own", 10)
+    disk.put("cache/bad/file", 10)
+    cache = disk.location("cache", "cache")
+    disk.measure(cache)
+    unreadable.add(b"bad")
+    assert "shares" not in disk.measure(cache)[cache.object] and disk.record("cache")["shares"]["rest"] == 20
+
+
+def test_a_location_by_another_way_is_the_same_location(disk: Disk) -> None:
+    """The root may be a symbolic link, and a location be declared by where that leads."""
+    disk.put("data/stowage/runs/ann/llm/one/file", 1000)
+    disk.put("data/stowage/cache/hf/hub/model", 500)
+    disk.put("data/stowage/other", 7)
+    (disk.path / "root").symlink_to(disk.path / "data/stowage")
+    targets = [Target("root", str(disk.path / "root")), disk.location("runs", "data/stowage/runs")]
+    targets += [disk.location("cache", "data/stowage/cache"), disk.location("hf_hub_cache", "root/cache/hf/hub")]
+    found = disk.measure(*targets)
+    assert {name: one["bytes"] for name, one in found.items()} == {
+        "root": 7,
+        "location/runs": 1000,
+        "location/cache": 500,
+        "location/hf_hub_cache": 500,
+    }
+    assert found["location/cache"]["shares"]["rest"] == 0
+
+
+OTHER_DISK = FilesystemId("xfs", "another", "/dev/sdz")
+
+
+def test_what_was_measured_elsewhere_says_nothing_of_another_directory(disk: Disk) -> None:
+    disk.put("state/file")
+    target = disk.location("state", "state")
+    record = {**disk.measure(target)[target.object], "filesystem": OTHER_DISK.to_json()}
+    moved = disk.location("state", "new")
+    (disk.path / "new").mkdir()
+
+    def available(target: Target, **more: Any) -> bool:
+        records.write(record_path(disk.places, target.object), {**record, **more})
+        return bool(probe.ask(disk.places, target, None, mounts.read())["available"])
+
+    assert not available(moved, path=moved.path), "its disk is missing"
+    assert available(moved, path=target.path)
+    assert last_measured(disk.places, moved, lambda _message: None) == {}
+    fd = os.open(disk.path, os.O_RDONLY)
+    here = mounts.identify(fd, mounts.read())
+    os.close(fd)
+    declared = dataclasses.replace(moved, filesystem=here)
+    assert available(declared, path=moved.path), "the layout says where it is"
 
 
 def test_a_user_whose_name_is_too_long_for_a_stamp(disk: Disk) -> None:

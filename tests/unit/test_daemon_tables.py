@@ -278,7 +278,8 @@ def accounts(**changes: Any) -> dict[str, Any]:
         "complete": True,
         "unavailable": [],
         "users": users,
-        "teams": {"vision": {"bytes": 10**9, "runs": 2, "quota": None, "exceeded_since": None}},
+        "teams": {"vision": {"bytes": 10**9, "runs": 2, "quota": None, "exceeded_since": None, "missing": ""}},
+        "unmatched": {"users": [], "teams": []},
         "tracked": {"runs": 40 * 10**9, "reflow": 10**9, "caches": None, "other": 0},
         "tracked_bytes": 41 * 10**9,
         **changes,
@@ -286,7 +287,8 @@ def accounts(**changes: Any) -> dict[str, Any]:
 
 
 def user(size: int, quota: int | None = None, since: float | None = None) -> dict[str, Any]:
-    return {"bytes": size, "runs": 3, "runs_bytes": size, "reflow_bytes": 0, "quota": quota, "exceeded_since": since}
+    quotas = {"quota": quota, "exceeded_since": since}
+    return {"bytes": size, "runs": 3, "runs_bytes": size, "reflow_bytes": 0, **quotas, "missing": ""}
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, None])
@@ -315,6 +317,19 @@ def test_what_is_missing_in_accounts_is_told_once() -> None:
     lines = status.render(state(accounts=section), None, 1000.0)
     assert "! Not complete, the last figures of runs, reflow count: /mnt: no disk" in lines
     assert "Not measured yet: state" in lines
+
+
+def test_whose_figures_are_not_complete_and_quotas_of_nobody() -> None:
+    users = {f"user-{number}": {**user(5), "missing": "runs/a: Permission denied"} for number in range(6)}
+    section = accounts(users=users, unmatched={"users": ["anne"], "teams": ["visoin"]})
+    lines = status.render(state(accounts=section), None, 1000.0)
+    said = [line for line in lines if "is not complete" in line]
+    assert said[0] == (
+        "! user user-0 is not complete, the larger of the last and the present figures counts: "
+        "runs/a: Permission denied"
+    )
+    assert len(said) == 5 and "! Likewise 1 more" in lines
+    assert "Quotas of those who have nothing: user anne, team visoin" in lines
 
 
 def test_accounts_of_nothing() -> None:

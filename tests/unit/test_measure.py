@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import stat
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from stowage_core.trees import workers as measure_workers
 from stowage_core.trees.inode_set import InodeSet
 from stowage_core.trees.measure import Scan, Usage
 from stowage_core.trees.pace import Pace, Pacer, Rate
+from stowage_core.trees.tally import FirstProblems
 from stowage_core.trees.walk import Walk
 
 
@@ -123,6 +127,99 @@ def test_a_mount_below_is_told_and_is_not_incomplete(
     usage = Scan(workers=workers).measure(root_fd)
     assert usage.complete
     assert usage.problems[0].endswith(": another filesystem is mounted there")
+
+
+def moving(monkeypatch: pytest.MonkeyPatch, move: Callable[[int, bytes], None]) -> None:
+    """Have something happen to a directory between its listing and its opening."""
+    real = syscalls.open_beneath
+
+    def open_late(fd: int, name: bytes) -> int:
+        move(fd, name)
+        return real(fd, name)
+
+    monkeypatch.setattr("stowage_core.trees.walk.open_beneath", open_late)
+
+
+def rename(fd: int, name: bytes) -> None:
+    os.rename(name, name + b"x", src_dir_fd=fd, dst_dir_fd=fd)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("move", "size", "complete"),
+    [
+        (lambda fd, name: rename(fd, name) if name == b"d0" else None, 5 + 7, True),  # it has its other name now
+        (lambda fd, name: rename(fd, name) if name.startswith(b"d0") else None, 5, False),  # and again and again
+        (lambda fd, name: shutil.rmtree(b"d0", dir_fd=fd) if name == b"d0" else None, 5, True),  # came and went
+    ],
+)
+def test_a_directory_that_is_gone_is_looked_for_under_another_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    move: Callable[[int, bytes], None],
+    size: int,
+    complete: bool,
+) -> None:
+    (tmp_path / "d0").mkdir()
+    (tmp_path / "d0/file").write_bytes(bytes(7))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").write_bytes(bytes(5))
+    moving(monkeypatch, move)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    usage = Scan(workers=workers).measure(fd)
+    os.close(fd)
+    assert (usage.bytes, usage.complete) == (size, complete)
+    assert usage.problems == (() if complete else (".: something in it gets another name again and again",))
+
+
+_RENAMING = """
+import os, sys
+number = 0
+while True:
+    os.rename(f"x{number}", f"x{number + 1}")
+    number += 1
+    if number == 100:
+        print(flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_dir", [True, False])
+def test_a_name_that_changes_all_the_time_makes_nothing_free(tmp_path: Path, is_dir: bool) -> None:
+    for number in range(300):
+        (tmp_path / f"{number}").mkdir() if is_dir else (tmp_path / f"{number}").touch()
+    big = tmp_path / "x0/big" if is_dir else tmp_path / "x0"
+    big.parent.mkdir(exist_ok=True)
+    with open(big, "wb") as file:
+        file.truncate(10**12)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    with subprocess.Popen([sys.executable, "-c", _RENAMING], cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            usages = [Scan().measure(fd) for _round in range(20)]
+        finally:
+            process.kill()
+            os.close(fd)
+    assert [usage for usage in usages if usage.complete and usage.bytes < 10**12] == []
+
+
+def test_a_file_that_gets_its_name_while_it_is_measured_counts_once(tmp_path: Path) -> None:
+    for number in range(3000):  # more than the kernel lists at once
+        (tmp_path / f"{number:04}.tmp").write_bytes(b"x")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        problems = FirstProblems()
+        files = []
+        for directory in Walk(fd, problems.add):
+            for entry in directory.files():
+                if entry.name.endswith(".tmp"):
+                    os.rename(entry.name, entry.name[:-4], src_dir_fd=fd, dst_dir_fd=fd)
+                    directory.gone(entry)
+                else:
+                    files.append(entry.inode())
+    finally:
+        os.close(fd)
+    assert len(files) == len(set(files)) == 3000 and problems.complete
 
 
 @pytest.mark.parametrize("how", ["killed", "raises"])

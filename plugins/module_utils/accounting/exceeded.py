@@ -4,7 +4,7 @@
 """The accounts with their quotas: who has more than his quota, and since when. Nothing here does I/O.
 
 A quota counts as exceeded until a complete measurement finds it kept, or it is raised or taken away: what could not be
-measured has not become less.
+measured has not become less. Of whom something is missing the larger of the last and the present figures count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check(value: Mapping[str, Any]) -> None:
     """Raise AttributeError, KeyError or TypeError when a record holds no accounts; an empty one holds none yet."""
     for kind in ("users", "teams") if value else ():
         for name, one in value[kind].items():
-            figures = [one[key] for key in ("bytes", "runs", "quota", "exceeded_since")]
+            figures = [one[key] for key in ("bytes", "allocated", "runs", "quota", "exceeded_since")]
             if not all(isinstance(figure, (int, float, type(None))) for figure in figures):
                 raise TypeError(f"{name}: {figures!r}")
 
@@ -48,33 +48,52 @@ def accounts(found: Totals, quotas: Quotas, before: Mapping[str, Any], now: floa
     """
     users = {name: {"bytes": one.bytes, **vars(one)} for name, one in found.users.items()}
     teams = {name: vars(one) for name, one in found.teams.items()}
+    lacks = found.missing
+    lacking_users = _Missing(not found.users_complete, lacks.unseen, lacks.users)
+    lacking_teams = _Missing(not found.teams_complete or lacks.unseen, False, lacks.teams)
     return {
         "measured": found.measured,
         "complete": found.complete,
         "unavailable": [one._asdict() for one in found.unavailable],
-        "users": _with_quotas(users, quotas.of_user, before.get("users", {}), found.users_complete, now),
-        "teams": _with_quotas(teams, quotas.of_team, before.get("teams", {}), found.teams_complete, now),
+        "users": _with_quotas(users, quotas.of_user, before.get("users", {}), lacking_users, now),
+        "teams": _with_quotas(teams, quotas.of_team, before.get("teams", {}), lacking_teams, now),
+        "unmatched": {
+            "users": sorted(name for name, size in quotas.users.items() if size and name not in users),
+            "teams": sorted(name for name, size in quotas.teams.items() if size and name not in teams),
+        },
         "tracked": dict(found.tracked),
         "tracked_bytes": found.tracked_bytes,
     }
 
 
+class _Missing(NamedTuple):
+    """Whose figures may lack something: everybody's, those of others than were found, or those of some, and why."""
+
+    everybody: bool
+    others: bool
+    some: Mapping[str, str]
+
+
 def _with_quotas(
-    found: Entries, quota_of: Callable[[str], int | None], before: Entries, complete: bool, now: float
+    found: Entries, quota_of: Callable[[str], int | None], before: Entries, missing: _Missing, now: float
 ) -> dict[str, dict[str, Any]]:
     # Whose figures got lost keeps the last ones until it is known again that there is nothing.
-    entries = {name: dict(one) for name, one in (found if complete else {**before, **found}).items()}
+    known = {**before, **found} if missing.everybody or missing.others else found
+    entries = {name: dict(one) for name, one in known.items()}
     for name, one in entries.items():
         quota = quota_of(name)
         last = before.get(name, {})
+        is_whole = name in found and not missing.everybody and name not in missing.some
+        if not is_whole and last.get("bytes", 0) > one["bytes"]:
+            one.update(last)
         since = last.get("exceeded_since")
         if quota is None:
             since = None
         elif one["bytes"] > quota:
             since = now if since is None else since
-        elif complete or quota > (last.get("quota") or 0):
+        elif is_whole or quota > (last.get("quota") or 0):
             since = None
-        one.update(quota=quota, exceeded_since=since)
+        one.update(quota=quota, exceeded_since=since, missing=missing.some.get(name, ""))
     return entries
 
 

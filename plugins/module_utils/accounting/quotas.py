@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Refusal
+from ..runs.shape import check_name
 from ..sizes import parse_quantity
 
 _NAMED = ("users", "teams")
@@ -60,8 +61,18 @@ def problems_of(value: Any) -> list[str]:
             problems.append(f"{name}: must be a mapping of names to sizes")
         else:
             for one, size in (given or {}).items():
+                problems += _name_problem(name, one)
                 problems += _size_problem(f"{name}: {one}", size)
     return problems
+
+
+def _name_problem(kind: str, name: Any) -> list[str]:
+    """Refuse what nobody can be called: such a quota would never hold anybody."""
+    try:
+        check_name(str(name), kind)
+    except Refusal as error:
+        return [str(error)]
+    return []
 
 
 def _size_problem(name: str, size: Any) -> list[str]:

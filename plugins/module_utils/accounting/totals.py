@@ -25,6 +25,7 @@ _KIND_OF.update({CACHE: OTHER, ROOT: OTHER})
 _SHARED = (RUNS, REFLOW, CACHE)
 """Of what more than the size has to be known."""
 UNMEASURED = "has not been measured yet"
+UNSEEN = "not all directories of users could be listed"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class User:
     runs: int = 0
     runs_bytes: int = 0
     reflow_bytes: int = 0
+    allocated: int = 0
+    """What all of it takes on the disk, which no quota is about."""
 
     @property
     def bytes(self) -> int:
@@ -46,6 +49,7 @@ class Team:
 
     bytes: int = 0
     runs: int = 0
+    allocated: int = 0
 
 
 _Counted = TypeVar("_Counted", User, Team)
@@ -60,8 +64,23 @@ class Unavailable(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Missing:
+    """Whose figures lack something, as the measurement was not complete: why, by name."""
+
+    users: Mapping[str, str] = field(default_factory=dict)
+    teams: Mapping[str, str] = field(default_factory=dict)
+    unseen: bool = False
+    """Whether there may be users that were not come across."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Missing:
+        users, teams = ({name: str(why) for name, why in value[kind].items()} for kind in ("users", "teams"))
+        return records.typed(cls, {**value, "users": users, "teams": teams})
+
+
+@dataclass(frozen=True)
 class Shares:
-    """Whose a location is, as it was last measured to the end."""
+    """Whose a location is, as it was last measured."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     teams: Mapping[str, Team] = field(default_factory=dict)
@@ -71,6 +90,8 @@ class Shares:
     """Stamps that could not be read: the teams are those of the time before."""
     rest: int | None = None
     """Of the cache: the bytes that are in none of the caches below it."""
+    missing: Missing | None = None
+    """What it lacks; None when it was measured to the end."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,6 +100,7 @@ class Shares:
             "teams_measured": self.teams_measured,
             "damaged": [one._asdict() for one in self.damaged],
             "rest": self.rest,
+            "missing": None if self.missing is None else vars(self.missing),
         }
 
     @classmethod
@@ -92,6 +114,7 @@ class Shares:
                 "teams_measured": value["teams_measured"],
                 "damaged": tuple(Unavailable(**one) for one in value["damaged"]),
                 "rest": value["rest"],
+                "missing": None if value["missing"] is None else Missing.from_json(value["missing"]),
             },
         )
 
@@ -139,6 +162,8 @@ class Totals:
     teams_complete: bool
     tracked: Mapping[str, int | None]
     """The bytes of each kind, None where nothing of it is known."""
+    missing: Missing = Missing()
+    """Whose figures alone are not complete."""
 
     @property
     def complete(self) -> bool:
@@ -156,19 +181,36 @@ def totals(locations: Iterable[Location]) -> Totals:
     known = [one for one in found if one.is_known]
     failing = [one for one in found if not (one.complete and one.is_known)]
     unavailable = [Unavailable(one.name, one.path, one.reason or UNMEASURED) for one in failing]
-    shares = {one.name: one.shares for one in known if one.shares is not None}
+    shares = {one.name: one.shares for one in found if one.shares is not None}
     runs, reflow = shares.get(RUNS, Shares()), shares.get(REFLOW, Shares())
+    users = _users(runs.users, reflow.users)
     times = [one.measured for one in known] + ([runs.teams_measured] if runs.damaged else [])
-    failed = {one.name for one in failing}
+    # What was measured, and not to the end, says whose figures lack something; of all else nobody's are those of now.
+    failed = {one.name for one in failing if one.shares is None or one.shares.missing is None}
     return Totals(
         measured=_oldest(times) if len(known) == len(found) else None,
         unavailable=[*unavailable, *runs.damaged],
-        users=_users(runs.users, reflow.users),
+        users=users,
         users_complete=not failed & {RUNS, REFLOW},
         teams=runs.teams,
         teams_complete=RUNS not in failed and not runs.damaged,
         tracked=_tracked(known),
+        missing=_missing([reflow, runs], users),
     )
+
+
+def _missing(shares: Iterable[Shares], users: Iterable[str]) -> Missing:
+    """Return whose figures lack something in one location or the other."""
+    found = Missing({}, {})
+    for one in shares:
+        if one.missing is not None:
+            unseen = {name: UNSEEN for name in users if name not in one.users} if one.missing.unseen else {}
+            found = Missing(
+                {**found.users, **unseen, **one.missing.users},
+                {**found.teams, **one.missing.teams},
+                found.unseen or one.missing.unseen,
+            )
+    return found
 
 
 def _oldest(times: Sequence[float | None]) -> float | None:
@@ -179,8 +221,8 @@ def _oldest(times: Sequence[float | None]) -> float | None:
 def _users(runs: Mapping[str, User], reflow: Mapping[str, User]) -> dict[str, User]:
     users = {}
     for name in sorted({*runs, *reflow}):
-        one = runs.get(name, User())
-        users[name] = User(one.runs, one.runs_bytes, reflow.get(name, User()).reflow_bytes)
+        one, traffic = runs.get(name, User()), reflow.get(name, User())
+        users[name] = User(one.runs, one.runs_bytes, traffic.reflow_bytes, one.allocated + traffic.allocated)
     return users
 
 

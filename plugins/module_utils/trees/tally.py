@@ -47,7 +47,9 @@ class Tally:
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError as error:
-                if error.errno != errno.ENOENT:
+                if error.errno == errno.ENOENT:
+                    directory.gone(entry)
+                else:
                     walk.problem(error, entry.name)
                 continue
             if status.st_dev != dev and _is_mount_point(directory, entry.name):

@@ -14,6 +14,9 @@ the exact bytes back. `directory.fd` and the entries are good until the next dir
 
 Only about 64 levels and some check points are held open, 320 descriptors at most. A level that was closed is opened
 again from the nearest level still held, name by name, and each must be the device and inode that it was before.
+
+A name that has gone between listing and opening was removed, which is no problem, or its file has another name now:
+the directory is listed again and its inode looked for. One that is gone again each time makes the visit incomplete.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from itertools import islice
 
 from ..errors import printable
 from ..syscalls import open_beneath
+from .inode_set import InodeSet
 
 # How many of the latest levels stay open, and into how many parts a way back is cut by check points.
 _WINDOW = 64
@@ -40,6 +44,8 @@ _LONGEST_PATH = 1000  # characters, in messages
 
 # Between listing a name and opening it the owner may remove it or put something else there: no problem of ours.
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+# How often a directory is listed again for what has another name now.
+_LOOKS = 3
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Problem:
 class _Level:
     """A directory on the way from the root to where the walk is."""
 
-    __slots__ = ("dev", "fd", "ino", "kept", "name", "waiting")
+    __slots__ = ("dev", "fd", "gone", "ino", "kept", "looks", "name", "waiting")
 
     def __init__(self, name: str, fd: int, status: os.stat_result) -> None:
         self.name = name
@@ -65,19 +71,21 @@ class _Level:
         self.ino = status.st_ino
         self.fd: int | None = fd
         self.kept = False  # a check point: stays open when it is far above
-        self.waiting: list[str] = []
+        self.waiting: list[tuple[str, int]] = []  # names, and the inodes that they had when they were listed
+        self.gone: set[int] = set()  # inodes whose names have gone
+        self.looks = 0
 
 
 class Directory:
     """One visited directory."""
 
-    __slots__ = ("_listed", "_waiting", "_walk", "fd", "status")
+    __slots__ = ("_level", "_listed", "_walk", "fd", "status")
 
-    def __init__(self, fd: int, status: os.stat_result, walk: Walk, waiting: list[str]) -> None:
+    def __init__(self, fd: int, status: os.stat_result, walk: Walk, level: _Level) -> None:
         self.fd = fd
         self.status = status
         self._walk = walk
-        self._waiting = waiting
+        self._level = level
         self._listed = False
 
     def files(self, by_inode: bool = False) -> Iterator[os.DirEntry[str]]:
@@ -86,17 +94,34 @@ class Directory:
         A large directory always, any other only when asked, comes in the order of inodes, some 10^4 at a time.
         """
         self._listed = True
-        waiting = self._waiting
+        waiting, gone = self._level.waiting, self._level.gone
         try:
             with os.scandir(self.fd) as entries:
                 ordered = _by_inode(entries) if by_inode or self.status.st_size >= _LARGE_DIRECTORY else entries
                 for entry in ordered:
+                    if gone and entry.inode() in gone:
+                        gone.discard(entry.inode())  # renamed while it was listed, which found it twice
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.name)
+                        waiting.append((entry.name, entry.inode()))
                     else:
                         yield entry
+            while gone and self._walk.may_look_again():
+                yield from self._looked_for(gone)
         except OSError as error:
             self._walk.problem(error)
+
+    def _looked_for(self, gone: set[int]) -> Iterator[os.DirEntry[str]]:
+        wanted = gone.copy()
+        gone.clear()
+        for entry in _named(self.fd, wanted):
+            if entry.is_dir(follow_symlinks=False):
+                self._level.waiting.append((entry.name, entry.inode()))
+            else:
+                yield entry
+
+    def gone(self, entry: os.DirEntry[str]) -> None:
+        """Have a file looked for, while the files are listed, whose name is not there any more."""
+        self._level.gone.add(entry.inode())
 
     def leave_out(self) -> None:
         """Visit nothing that is in it. To be called before its files are listed."""
@@ -107,6 +132,15 @@ class Directory:
         if not self._listed:
             for _entry in self.files():
                 pass
+
+
+def _named(fd: int, inodes: set[int]) -> Iterator[os.DirEntry[str]]:
+    """Return what is in a directory under any name of these inodes, each once."""
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if entry.inode() in inodes:
+                inodes.discard(entry.inode())
+                yield entry
 
 
 def _by_inode(entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
@@ -139,19 +173,22 @@ class Walk:
         self._root_fd = root_fd
         self._levels = [_Level("", root_fd, os.fstat(root_fd))]
         self._check_points: list[int] = []
+        self._visited = InodeSet()
 
     def __iter__(self) -> Iterator[Directory]:
         fd = self._root_fd
-        visited: Directory | None = Directory(fd, os.fstat(fd), self, self._levels[0].waiting)
+        visited: Directory | None = Directory(fd, os.fstat(fd), self, self._levels[0])
         try:
             while True:
                 if visited is not None:
                     yield visited
                     visited.finish()
-                waiting = self._levels[-1].waiting
+                level = self._levels[-1]
                 visited = None
-                if waiting:
-                    visited = self._enter(waiting.pop())
+                if level.waiting:
+                    visited = self._enter(*level.waiting.pop())
+                elif level.gone and self.may_look_again():
+                    self._look_again(level)
                 elif len(self._levels) > 1:
                     self._leave()
                 else:
@@ -188,6 +225,29 @@ class Walk:
         """Report a mount at `name` in the present directory."""
         self._report(Problem(self.path(name, depth), "another filesystem is mounted there", missing=False))
 
+    def may_look_again(self) -> bool:
+        """Return whether the present directory is listed once more for what has gone; else say that it is missing."""
+        level = self._levels[-1]
+        level.looks += 1
+        if level.looks <= _LOOKS:
+            return True
+        level.gone.clear()
+        self._report(Problem(self.path(), "something in it gets another name again and again"))
+        return False
+
+    def _look_again(self, level: _Level) -> None:
+        fd = self._descriptor()
+        if fd is None:
+            return
+        wanted = level.gone.copy()
+        level.gone.clear()
+        try:
+            found = [(entry.name, entry.inode()) for entry in _named(fd, wanted) if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            self.problem(error)
+            return
+        level.waiting += found
+
     def split(self) -> tuple[int, str] | None:
         """Give away one directory that waits to be visited: its descriptor, for the caller to close, and its path.
 
@@ -199,11 +259,11 @@ class Walk:
         if sum(len(levels[depth].waiting) for depth, _fd in held) < 2:
             return None
         depth, parent_fd = held[0]
-        name = levels[depth].waiting.pop()
+        name, inode = levels[depth].waiting.pop()
         try:
             return self._open(parent_fd, name)[0], self.path(name, depth)
         except OSError as error:
-            self._refused(error, name, depth)
+            self._refused(error, name, inode, depth)
             return None
 
     @staticmethod
@@ -215,27 +275,32 @@ class Walk:
             os.close(fd)
             raise
 
-    def _refused(self, error: OSError, name: str, depth: int | None = None) -> None:
+    def _refused(self, error: OSError, name: str, inode: int, depth: int) -> None:
         if error.errno == errno.EXDEV:
             self.skipped(name, depth)
-        elif error.errno not in _GONE:
+        elif error.errno in _GONE:
+            self._levels[depth].gone.add(inode)
+        else:
             self.problem(error, name, depth)
 
-    def _enter(self, name: str) -> Directory | None:
+    def _enter(self, name: str, inode: int) -> Directory | None:
         parent_fd = self._descriptor()
         if parent_fd is None:
             return None
         try:
             fd, status = self._open(parent_fd, name)
         except OSError as error:
-            self._refused(error, name)
+            self._refused(error, name, inode, self.depth)
             return None
         levels = self._levels
+        if not self._visited.add(status.st_dev, status.st_ino) and levels[-1].looks:
+            os.close(fd)  # listed under its name of before as well
+            return None
         levels.append(_Level(name, fd, status))
         far = len(levels) - 1 - _WINDOW
         if far > 0 and not levels[far].kept:
             self._close(levels[far])
-        return Directory(fd, status, self, levels[-1].waiting)
+        return Directory(fd, status, self, levels[-1])
 
     def _leave(self) -> None:
         name = self._levels[-1].name
