@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stowage_core import events, mounts, records
+from stowage_core import accounts, events, mounts, records
 from stowage_core.copies import fills
 from stowage_core.data_location import locations as data_locations
 from stowage_core.data_location.locations import DataLocation
@@ -105,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--sub-path", default="", help="a folder inside the drive")
     one.add_argument("--read-only", action="store_true", help="the worker may not write")
     one.add_argument("--seconds", type=float, default=3600, help="within how long to confirm it (default: %(default)s)")
+    one.add_argument("--user", default="", help="who alone reaches it beside root; everybody when left out")
     one = add("confirm", _lease_confirm, "bind a lease to the processes of its run", lease, True)
     _add_pin(one)
     holder = one.add_mutually_exclusive_group(required=True)
@@ -362,7 +363,10 @@ def _lease_take(options: argparse.Namespace, places: Places) -> int:
         raise Refusal(shown, f"has no source {options.source}", f"there are {len(drive.spec['sources'])}, from 0")
     host = str((records.read(drive_records.record_path(places, workspace)) or {}).get("host", ""))
     worker = Worker.of(options.for_run, options.worker)
-    pin = run_mounts.take(Source(places, host, drive, ref), worker, options.seconds)
+    reader = accounts.find_owner(options.user) if options.user else -1
+    if reader is None:
+        raise Refusal("--user", f"there is no user {printable(options.user)} on this host", "name another one")
+    pin = run_mounts.take(Source(places, host, drive, ref, reader), worker, options.seconds)
     print(pin.path(places))
     return OK
 

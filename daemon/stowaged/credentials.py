@@ -16,6 +16,8 @@ from stowage_core.syscalls import NO_DIRECTORY, open_beneath
 
 CACHES = frozenset(f"location/{one.name}" for one in PURPOSES if one.in_cache or one.name == "cache")
 """The locations that are looked into, as objects."""
+BESIDE = frozenset({"location/hf_hub_cache", "location/hf_datasets_cache"})
+"""Those that a default ``HF_HOME`` has in it: whoever gives what is around them as that has the token beside them."""
 REASON = "CredentialsInSharedCache"
 
 _HUGGING_FACE = (b"token", b"stored_tokens")
@@ -29,20 +31,31 @@ _PLACES: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
     (b"hf", _HUGGING_FACE),
     # MODELSCOPE_CREDENTIALS_PATH was put into the cache, as vLLM does.
     (b"credentials", _MODELSCOPE),
+    # The cache was given as XDG_CACHE_HOME.
+    (b"huggingface", _HUGGING_FACE),
     # The cache was given as HOME.
     (b".cache/huggingface", _HUGGING_FACE),
+    (b".config/git", (b"credentials",)),
     (b".huggingface", (b"token",)),
     (b".modelscope", (b"token",)),
     (b".modelscope/credentials", _MODELSCOPE),
 )
 
 
-def find(fd: int, path: str) -> list[str]:
+def find(fd: int, path: str, beside: bool = False) -> list[str]:
     """Return the paths of files in the cache open at *fd*, which is at *path*, that are called as credentials are.
 
+    :param beside: whether those of Hugging Face are looked for in the directory around it too
     :raises OSError: when it cannot be looked at
     """
     found = []
+    if beside:
+        around = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+        try:
+            name = os.readlink(f"/proc/self/fd/{around}")
+            found += [os.path.join(name, os.fsdecode(one)) for one in _HUGGING_FACE if _is(around, one)]
+        finally:
+            os.close(around)
     for place, names in _PLACES:
         try:
             directory = open_beneath(fd, place, os.O_PATH | os.O_DIRECTORY)

@@ -230,7 +230,7 @@ class Measuring:
         try:
             fd, _filesystem = self._open(target, send)
             try:
-                found = credentials.find(fd, target.path)
+                found = credentials.find(fd, target.path, self._is_beside(target))
             finally:
                 os.close(fd)
         except (StowageError, OSError) as error:
@@ -238,6 +238,12 @@ class Measuring:
             return before
         credentials.tell(self.places, target.object, found, before)
         return found
+
+    def _is_beside(self, target: Target) -> bool:
+        """Return whether credentials may lie beside a cache, where no other cache that is looked into is around it."""
+        caches = [one.path for one in self.targets if one.object in credentials.CACHES and one is not target]
+        around = os.path.dirname(target.path)
+        return target.object in credentials.BESIDE and not any(is_within(around, path) for path in caches)
 
     def _tier(self, target: Target, send: Send) -> tuple[dict[str, Any], str]:
         """Return what is in a tier beside its size, with the space of its filesystem, and the buckets known now.

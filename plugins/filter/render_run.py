@@ -12,7 +12,7 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal, StowageError, check_choice
 from ansible_collections.stowage.host.plugins.module_utils.renderings import docker, kubernetes
-from ansible_collections.stowage.host.plugins.module_utils.renderings.claims import Claims
+from ansible_collections.stowage.host.plugins.module_utils.renderings.claims import Claims, check_nodes
 from ansible_collections.stowage.host.plugins.module_utils.renderings.containers import container
 from ansible_collections.stowage.host.plugins.plugin_utils import layouts
 
@@ -48,11 +48,11 @@ def render_run(
         layout, prefix, protected = layouts.read(value)
         of_kubernetes = {"claim": claim, "claims": claims, "access_modes": access_modes, "nodes": nodes != 1}
         _check_of_target(target, root, inputs, of_kubernetes)
-        given = container(layout, prefix, run, inputs, environment, protected, root)
+        given = container(layout, prefix, run, inputs, environment, protected, root, own_tmp=target != "slurm")
         if target == "docker":
             found: dict[str, Any] = {"arguments": docker.arguments(given)}
         elif target == "kubernetes":
-            found = kubernetes.job(given, Claims.read(layout, claim, claims, access_modes), _nodes(nodes))
+            found = kubernetes.job(given, Claims.read(layout, claim, claims, access_modes), check_nodes(nodes))
         else:
             found = {"environment": dict(given.environment)}
         return {**found, "run": dict(given.run)}
@@ -70,12 +70,6 @@ def _check_of_target(target: str, root: Any, inputs: Any, of_kubernetes: dict[st
     if target == "slurm" and inputs:
         remedy = "let the prolog take its drives with stowage lease take"
         raise Refusal("inputs", "a job of Slurm has no mounts of its own", remedy)
-
-
-def _nodes(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Refusal("nodes", f"{value!r} is not a number of nodes")
-    return value
 
 
 class FilterModule:

@@ -212,13 +212,46 @@ def of_volumes(places: Places) -> dict[str, str]:
     return {volume.path: f"the {volume.described}" for volume in volumes.load(places).values()}
 
 
+def of_protected(places: Places) -> dict[str, str]:
+    """Return the paths that no run may have mounted."""
+    layout = records.read(places.layout_json) or {}
+    return {str(path): "the protected path" for path in layout.get("protected_paths", ())}
+
+
+def of_root(places: Places) -> dict[str, str]:
+    """Return the root of the storage layout, in which others may lie beside its locations."""
+    layout = records.read(places.layout_json) or {}
+    return {layout["root"]: "the storage root"} if layout.get("root") else {}
+
+
 def of_drives(places: Places, host: str) -> dict[str, str]:
     """Return the sources of drives that name a path on *host*."""
+    return _sources(drive_records.load_all(places), host)
+
+
+def of_drives_here(places: Places) -> dict[str, str]:
+    """Return the sources of drives that name a path on this host, by the name that each workspace knows it as."""
+    found: dict[str, str] = {}
+    for workspace in drive_records.workspaces(places):
+        record = records.read(drive_records.record_path(places, workspace)) or {}
+        found.update(_sources(drive_records.load(places, workspace) or [], str(record.get("host", ""))))
+    return found
+
+
+def _sources(drives: Iterable[drive_records.Drive], host: str) -> dict[str, str]:
     return {
         path: f"source {index} of drive {drive.workspace}/{drive.name},"
-        for drive in drive_records.load_all(places)
+        for drive in drives
         for index, path in drive.sources_on(host)
     }
+
+
+def around_drives(places: Places, entries: Mapping[str, Entry], unseen: Collection[str] = ()) -> dict[str, str]:
+    """Return what sources of drives are apart from: what Stowage, the storage layout and its volumes keep for others.
+
+    A source in one of these would give workers another run, the state, or a volume that nobody grants to them.
+    """
+    return {**of_layout(places), **of_stowage(places, entries, unseen), **of_protected(places)}
 
 
 def located(path: str, mounts: Sequence[Mount]) -> Located:

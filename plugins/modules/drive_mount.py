@@ -21,7 +21,8 @@ description:
     is there, a copy is not evicted.
   - With O(volumes_of) the worker also has what of this host's volumes is granted to that run, read-only, at
     C($VOLUMES_DIR). That follows from the run's user and the team that it was stamped with, never from what is asked
-    for. Volumes are leased, bound and released like drives.
+    for. Volumes are leased, bound and released like drives. With a volume, the mounts of the run are reached on the
+    host by root and by the owner of its directory alone; otherwise by everybody who knows the run's name.
   - A sub_path is opened without following symbolic links. In the path of a source, those are followed that root alone
     could have put there; scratch is under none at all.
   - The mounts are reserved at first. They lapse unless they are bound to the processes of the worker
@@ -69,6 +70,8 @@ options:
     description:
       - The run, as C(user/experiment/run_id), whose volumes the worker is to have. Its directory must be there. Only
         with O(state=prepared).
+      - This decides what the worker may read, and nothing on the host says whose the worker is. Take it from the step
+        that has made the run for whoever starts the worker, and never from a field that users fill in.
       - Without it the worker has no volumes afterwards. Those that it had are released, or refused while something
         uses them. A blank one is refused.
     type: str
@@ -223,6 +226,9 @@ mounts:
       type: str
     sub_path:
       description: The folder of the volume, empty for all of it. Not there for a drive.
+      type: str
+    run_of:
+      description: The run, as C(user/experiment/run_id), that the folder was granted to. Not there for a drive.
       type: str
   sample:
     - source: /run/stowage/pins/finetune-3/1

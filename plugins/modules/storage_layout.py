@@ -66,24 +66,26 @@ options:
     default: false
   owner:
     description:
-      - The user, by name or number, that owns the default directories, and the root when it is made.
+      - The user, by name or number, that owns the default directories. The root when it is made, C(runs), C(cache) and
+        what is between C(cache) and a cache are C(root)'s with mode C(0755) always, because whoever could write to them
+        could put a link in place of what others have there.
       - Without it, directories that exist keep their owner and new ones are C(root)'s.
     type: str
   group:
     description:
-      - The group, by name or number, of the default directories, and of the root when it is made.
+      - The group, by name or number, of the default directories but those.
       - Without it, directories that exist keep their group and new ones are C(root)'s.
     type: str
   mode:
     description:
-      - The mode of the default directories, and of the root when it is made, as an octal number in quotes that begins
-        with V(0).
+      - The mode of the default directories but those, as an octal number in quotes that begins with V(0).
       - Without it, directories that exist keep their mode and new ones get V(0755).
     type: str
   users:
     description:
       - The users, by name or number, that must be able to read, write and enter every location, and to read and enter
-        O(volume_root). Each is checked as that user, so that access lists, read-only mounts and root squash count.
+        O(volume_root), C(runs) and C(cache). Each is checked as that user, so that access lists, read-only mounts and
+        root squash count.
     type: list
     elements: str
     default: []
@@ -100,8 +102,9 @@ options:
   framework_environment_file:
     description:
       - A file with what training containers are told of the caches, C(HF_HUB_CACHE), C(HF_DATASETS_CACHE) and
-        C(MODELSCOPE_CACHE), and C(HF_HOME), a directory of the container's own for tokens. Nothing else is set.
-      - Without it there is none. The filter P(stowage.host.framework_environment#filter) has the same as a dictionary.
+        C(MODELSCOPE_CACHE). Nothing else is set. Processes of the host read it too, so there is no C(HF_HOME) in it.
+      - Without it there is none. The filter P(stowage.host.framework_environment#filter) has what a container is told
+        as a dictionary, with its own C(HF_HOME).
     type: str
   restart:
     description:

@@ -20,6 +20,7 @@ description:
     alone. M(stowage.host.drive_mount) gives a run what it is granted, read-only.
   - A grant that is taken away is gone for workers that are prepared from then on. Those that have it keep it until they
     end, and a warning names them. A volume that workers still have is not taken off the list.
+  - What is mounted for a run is reached on the host by root and by the owner of the run's directory alone.
   - A volume that is registered and not there now keeps its registration, with a warning, and its grants can be changed.
 options:
   volumes:
@@ -39,8 +40,8 @@ options:
         description:
           - Where it is, below the volume root; there under its name when left out. It must exist. Symbolic links on the
             way are followed where root alone could have put them.
-          - It must lie, also where the links lead, apart from the storage layout, data locations, tiers and Stowage's
-            own directories, from other volumes, and from sources of drives other than itself.
+          - It must lie, also where the links lead, apart from the storage layout and its protected paths, data
+            locations, tiers and Stowage's own directories, from other volumes, and from sources of drives.
         type: str
       require_mount:
         description:

@@ -75,7 +75,6 @@ def test_training_containers_are_told_of_the_caches(places: Places, disk: Path) 
     assert done.actions[-2:] == [f"write {places.environment}", f"write {told}"]
     assert outcome.record["environment_files"] == [places.environment, told]
     assert Path(told).read_text().splitlines()[1:] == [
-        "HF_HOME=/tmp/stowage-hf",
         f"HF_HUB_CACHE={disk}/stowage/cache/hf/hub",
         f"HF_DATASETS_CACHE={disk}/stowage/cache/hf/datasets",
         f"MODELSCOPE_CACHE={disk}/modelscope",

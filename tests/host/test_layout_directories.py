@@ -93,10 +93,7 @@ def test_directories_above_the_root_are_made_roots(disk: Path) -> None:
     layout = resolve(str(disk / "new" / "root"), {})
     wanted = Wanted("nobody", "nogroup", 0o2775, 65534, 65534)
     plan = directories(layout, find_all(layout, mounts.read()), wanted)
-    by_path = {one.path: one.wanted for one in plan}
-    assert plan[0].path == f"{disk}/new"
-    for path in ("new", "new/root", "new/root/runs"):
-        assert by_path[f"{disk}/{path}"] == OURS, "nobody else may replace what is in it"
+    assert (plan[0].path, plan[0].wanted) == (f"{disk}/new", OURS)
     for one in plan:
         assert one.present is None and one.differs
         make(one.path, one.wanted)
@@ -106,20 +103,43 @@ def test_directories_above_the_root_are_made_roots(disk: Path) -> None:
     assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o2775, 65534, 65534)
 
 
+def test_nobody_but_root_can_replace_what_is_above_a_location(disk: Path) -> None:
+    """A link in place of ``cache/hf/hub`` would be followed by whoever mounts that for a job."""
+    (disk / "root/cache/hf").mkdir(parents=True)
+    for there in (disk / "root/cache", disk / "root/cache/hf"):
+        os.chown(there, 65534, 65534)
+        there.chmod(0o2775)
+    layout = resolve(str(disk / "root"), {})
+    wanted = Wanted("nobody", "nogroup", 0o2775, 65534, 65534)
+    for one in directories(layout, find_all(layout, mounts.read()), wanted):
+        make(one.path, one.wanted)
+    assert not any(one.differs for one in directories(layout, find_all(layout, mounts.read()), wanted))
+    for path in layout.locations.values():
+        above = Path(path).parent
+        while above != disk:
+            status = above.stat()
+            assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o755), above
+            above = above.parent
+    user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    for move in (f"mv {disk}/root/cache/hf/hub {disk}/root/cache/hf/away", f"mv {disk}/root/cache/hf {disk}/root/away"):
+        assert subprocess.run([*user, *move.split()], check=False, capture_output=True).returncode != 0
+    shared = [layout.locations[name] for name in ("hf_hub_cache", "packages", "state", "dataset_cache")]
+    assert {Path(path).stat().st_uid for path in shared} == {65534}
+    assert {(disk / "root" / name).stat().st_uid for name in ("runs", "cache")} == {0}
+
+
 def test_what_exists_keeps_what_is_not_asked_for(disk: Path) -> None:
     layout = resolve(str(disk / "root"), {})
-    for name in ("runs", "reflow"):
-        (disk / "root" / name).mkdir(parents=True)
-        os.chown(disk / "root" / name, 65534, 65534)
-        (disk / "root" / name).chmod(0o750)
+    (disk / "root" / "state").mkdir(parents=True)
+    os.chown(disk / "root" / "state", 65534, 65534)
+    (disk / "root" / "state").chmod(0o750)
     plan = {one.path: one for one in directories(layout, find_all(layout, mounts.read()), Wanted(mode=0o770))}
     assert f"{disk}/root" not in plan
-    reflow, cache = plan[f"{disk}/root/reflow"], plan[f"{disk}/root/cache"]
-    assert (reflow.wanted.uid, reflow.wanted.gid, reflow.wanted.mode) == (65534, 65534, 0o770)
-    assert not plan[f"{disk}/root/runs"].differs, "whose it is, is the site's matter"
-    assert cache.wanted == Ownership("root", "root", 0o770, 0, 0)
+    state, packages = plan[f"{disk}/root/state"], plan[f"{disk}/root/packages"]
+    assert (state.wanted.uid, state.wanted.gid, state.wanted.mode) == (65534, 65534, 0o770)
+    assert packages.wanted == Ownership("root", "root", 0o770, 0, 0)
     unasked = {one.path: one for one in directories(layout, find_all(layout, mounts.read()), Wanted())}
-    assert not unasked[f"{disk}/root/reflow"].differs and unasked[f"{disk}/root/cache"].differs
+    assert not unasked[f"{disk}/root/state"].differs and unasked[f"{disk}/root/packages"].differs
 
 
 def test_make_changes_an_existing_directory_and_nothing_in_it(disk: Path) -> None:
@@ -240,10 +260,14 @@ class TestAccess:
         missing = found(place / "runs")
         wanted = Ownership("root", "root", 0o750, 0, 0)
         with pytest.raises(Refusal, match=r"could not use .*: may not read or write or enter \(mode 0750"):
-            check_will_have_access([NOBODY], "runs", missing, wanted)
-        check_will_have_access([User("root", 0, (0,))], "runs", missing, wanted)
-        check_will_have_access([NOBODY], "runs", missing, Ownership("nobody", "x", 0o700, 65534, 0))
-        check_will_have_access([NOBODY], "runs", missing, Ownership("root", "x", 0o770, 0, 65534))
+            check_will_have_access([NOBODY], "state", missing, wanted)
+        check_will_have_access([User("root", 0, (0,))], "state", missing, wanted)
+        check_will_have_access([NOBODY], "state", missing, Ownership("nobody", "x", 0o700, 65534, 0))
+        check_will_have_access([NOBODY], "state", missing, Ownership("root", "x", 0o770, 0, 65534))
+        with pytest.raises(Refusal, match=r"could not use .*: may not write \(mode 0755"):
+            check_will_have_access([NOBODY], "state", missing, OURS)
+        for name in ("runs", "cache"):  # where directories of others are, nobody changes anything
+            check_will_have_access([NOBODY], name, missing, OURS)
 
 
 def test_a_missing_path_is_an_answer(disk: Path) -> None:

@@ -63,6 +63,56 @@ def test_a_pin_is_a_mount_without_set_id_and_devices(lab: Lab) -> None:
     assert os.stat(pin.record_path(lab.places)).st_mode & 0o777 == 0o600
 
 
+def enters(path: str, uid: int) -> bool:
+    """Return whether a user can list what is mounted at *path*, the directories above the host's own apart."""
+    code = f"""
+import os, sys
+fd = os.open({os.path.dirname(os.path.dirname(path))!r}, os.O_RDONLY | os.O_DIRECTORY)
+os.setgroups([]), os.setresgid({uid}, {uid}, {uid}), os.setresuid({uid}, {uid}, {uid})
+try:
+    os.close(os.open({os.path.join(*path.split("/")[-2:])!r}, os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd))
+except PermissionError:
+    sys.exit(7)
+"""
+    status = subprocess.run([sys.executable, "-c", code], check=False).returncode
+    assert status in (0, 7)
+    return status == 0
+
+
+def test_whoever_alone_is_to_reach_a_mount_does_and_cannot_let_others_in(lab: Lab) -> None:
+    """A mount of what everybody may read has lost the protection of the directories above that."""
+    lab.at("ml.a").chmod(0o755)
+    first = take(lab)
+    path = first.path(lab.places)
+    directory = os.path.dirname(path)
+    assert [enters(path, uid) for uid in (0, 1000, 65534)] == [True, True, True]
+    assert take(lab, reader=1000).number == first.number
+    assert [enters(path, uid) for uid in (0, 1000, 65534)] == [True, True, False]
+    status = os.stat(directory)
+    assert status.st_uid == 0 and status.st_mode & 0o007 == 0
+    # Of two users neither is let in where the other's mounts are.
+    take(lab, worker="w1", reader=65534)
+    assert [enters(path, uid) for uid in (0, 1000, 65534)] == [True, False, False]
+    pins.release(lab.places, "run-1", 2)
+    take(lab, reader=0)
+    assert [enters(path, uid) for uid in (0, 1000, 65534)] == [True, False, False]
+    # Others' runs are not concerned.
+    assert enters(take(lab, run="run-2").path(lab.places), 65534)
+
+
+def test_nobody_enters_before_it_is_said_who_may(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def mounting(fd: int, target: str, read_only: bool) -> None:
+        seen.append(os.stat(os.path.dirname(target)).st_mode & 0o007)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(pins, "bind_mount", mounting)
+    with pytest.raises(OSError, match="Input/output error"):
+        take(lab, reader=0)
+    assert seen == [0]
+
+
 def test_a_namespace_that_mounts_reach_sees_the_pin_the_same_way(disk: Path, tmp_path: Path) -> None:
     """As under systemd, whose / is shared: services with a namespace of their own, and containers, get every mount."""
     (tmp_path / "run").mkdir()

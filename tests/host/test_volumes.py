@@ -7,13 +7,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from copies_lab import process
+from copies_lab import HOST, process
 from daemon_lab import hung_mount, wait_for
 from runs_lab import drive, refs
 from volumes_lab import ANN, BOB, VolumeLab, grant, volume
@@ -21,12 +22,21 @@ from volumes_lab import ANN, BOB, VolumeLab, grant, volume
 from stowage_core import events, mounts, records
 from stowage_core.claims import of_layout
 from stowage_core.differences import Differences
+from stowage_core.drives import host as drives_host
+from stowage_core.drives.declared import check_drives
 from stowage_core.errors import Refusal, StowageError
+from stowage_core.layout import change as layout_change
+from stowage_core.layout.change import Request
+from stowage_core.layout.found import MountRule
+from stowage_core.layout.overrides import for_all
+from stowage_core.layout.rules import resolve
 from stowage_core.owner import claim
 from stowage_core.runs import location, pins, stamps
 from stowage_core.runs import mounts as run_mounts
 from stowage_core.runs.mounts import Worker
 from stowage_core.runs.shape import RunName
+from stowage_core.services.lasting_mounts import LastingMounts
+from stowage_core.services.systemd_units import Systemctl
 from stowage_core.volumes import recorded, stamped
 from stowage_core.volumes.entitled import Whose
 from stowaged import command
@@ -90,7 +100,14 @@ def test_a_run_has_what_it_is_granted_read_only_and_nothing_is_touched(lab: Volu
     assert done.actions == ["mount volume models/llama at /volumes/models/llama, ReadOnly"]
     source = f"{lab.places.pins_dir}/r1/1"
     target = "/volumes/models/llama"
-    one = {"source": source, "target": target, "read_only": True, "volume": "models", "sub_path": "llama"}
+    one = {
+        "source": source,
+        "target": target,
+        "read_only": True,
+        "volume": "models",
+        "sub_path": "llama",
+        "run_of": ANN,
+    }
     assert found.mounts == [one] and have.left_out == []
     (mount,) = [mount for mount in mounts.read() if mount.point == source]
     assert mount.read_only and {"nosuid", "nodev", "ro"} <= set(mount.options)
@@ -104,6 +121,43 @@ def test_a_run_has_what_it_is_granted_read_only_and_nothing_is_touched(lab: Volu
     assert lab.release().actions == [f"unmount volume models/llama at {target}"]
     assert lab.pinned() == [] and os.listdir(lab.places.pins_dir) == []
     assert state_of(lab.root) == before
+
+
+def test_nobody_but_the_owner_of_the_run_reaches_what_it_is_given(lab: VolumeLab) -> None:
+    """The material is behind directories of root's; what is mounted of it elsewhere has left these behind."""
+    lab.root.chmod(0o700)
+    lab.declare(models(lab))
+    (lab.root / "models/llama").chmod(0o755)
+    os.chown(lab.runs / ANN, 1000, 1000)
+    found, _given = lab.give(ANN)
+    (one,) = found.mounts
+    assert [enters(one["source"], uid) for uid in (0, 1000, 65534)] == [True, True, False]
+    # A run of root's is reached by root; so is one with another's volumes beside its own.
+    lab.release()
+    found, _given = lab.give(BOB)
+    (one,) = found.mounts
+    assert [enters(one["source"], uid) for uid in (0, 1000, 65534)] == [True, False, False]
+    lab.give(ANN, worker="w1")
+    assert not enters(one["source"], 1000)
+
+
+def enters(path: str, uid: int) -> bool:
+    """Return whether a user reaches what is mounted at *path* from the directory of all pins."""
+    fd = os.open(os.path.dirname(os.path.dirname(path)), os.O_RDONLY | os.O_DIRECTORY)
+    code = f"""
+import os, sys
+os.setgroups([]), os.setresgid({uid}, {uid}, {uid}), os.setresuid({uid}, {uid}, {uid})
+try:
+    os.listdir(os.open({os.path.join(*path.split("/")[-2:])!r}, os.O_RDONLY | os.O_DIRECTORY, dir_fd={fd}))
+except PermissionError:
+    sys.exit(7)
+"""
+    try:
+        status = subprocess.run([sys.executable, "-c", code], check=False, pass_fds=[fd]).returncode
+    finally:
+        os.close(fd)
+    assert status in (0, 7)
+    return status == 0
 
 
 def test_nothing_is_granted_by_what_is_asked_for(lab: VolumeLab) -> None:
@@ -313,6 +367,24 @@ def test_what_is_mounted_below_would_not_be_seen(lab: VolumeLab) -> None:
 # -- A volume that is not there
 
 
+def test_what_is_to_be_mounted_above_a_volume_and_is_not(lab: VolumeLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what lies under the mount, as on a disk of the system: without the mount nobody proves what is there."""
+    make(lab.root / "far/models")
+    wanted = volume("models", grant(users=["ann"]), path=f"{lab.root}/far/models", require_mount=False)
+    lab.declare(wanted)
+    assert len(lab.give(ANN)[0].mounts) == 1
+    lab.release()
+    fstab = f"/dev/far {lab.root}/far ext4 defaults 0 0\n".encode()
+    monkeypatch.setattr(LastingMounts, "read", lambda: LastingMounts(fstab, ()))
+    why = f"volume models: {lab.root}/far is in /etc/fstab and is not mounted"
+    assert refused(lab, ANN, ["models"]).startswith(why)
+    assert [one.startswith(why) for one in lab.given(ANN).left_out] == [True]
+    assert lab.declare(wanted).warnings[0].startswith(why)
+    lab.declare()
+    with pytest.raises(Refusal, match="is in /etc/fstab and is not mounted"):
+        lab.declare(wanted)
+
+
 @pytest.fixture
 def mounted(lab: VolumeLab, small_disk: Callable[..., Any], fstype: str) -> Iterator[Any]:
     """A volume ``far`` of ann's on a disk of its own."""
@@ -470,11 +542,103 @@ def test_two_names_of_one_directory(lab: VolumeLab) -> None:
         subprocess.run(["umount", lab.root / "bound"], check=True)
 
 
-def test_the_source_of_a_drive_may_be_a_volume(lab: VolumeLab) -> None:
+def declare_drives(lab: VolumeLab, *paths: Path | str, granted: Path | None = None) -> None:
+    """Declare a drive for each path, as the module does."""
+    lists = {"vision": check_drives([drive(f"d{number}", path) for number, path in enumerate(paths)])}
+    drives_host.declare(lab.places, HOST, lists, "", Differences(), {"vision": [str(granted or lab.root.parent)]})
+
+
+TAKEN = [
+    ("volumes/models/llama", "is inside the volume root"),
+    ("volumes/other", "is inside the volume root"),
+    ("volumes", "is the volume root"),
+    ("elsewhere/far", "is the volume far"),
+    ("elsewhere/far/x", "is inside the volume far"),
+    ("elsewhere", "contains the volume far"),
+    ("runs", "is the storage layout's runs"),
+    ("runs/bob/tune/1", "is inside the storage layout's runs"),
+    ("storage", "is the storage root"),
+    ("secret/keys", "is the protected path"),
+    ("secret/keys/x", "is inside the protected path"),
+    ("secret", "contains the protected path"),
+]
+
+
+@pytest.mark.parametrize(("path", "text"), TAKEN)
+def test_no_drive_goes_round_volumes_runs_and_protected_paths(lab: VolumeLab, path: str, text: str) -> None:
+    """A drive is whoever's has its workspace, so its source may show none of what is granted or kept for others."""
+    disk = lab.root.parent
+    for one in ("volumes/other", "secret/keys/x", "storage/team", "elsewhere/far/x"):
+        make(disk / one)
+    (lab.root / "far").symlink_to(disk / "elsewhere/far")
+    lab.declare(models(lab), volume("far"))
+    lab.protect(disk / "secret/keys")
+    declare_drives(lab, disk / "storage/team")  # beside the locations there is room
+    for leads in (disk / path, disk / "link", disk / "bound"):
+        if leads.name == "link":
+            leads.symlink_to(disk / path)
+        elif leads.name == "bound":
+            leads.mkdir()
+            subprocess.run(["mount", "--bind", disk / path, leads], check=True)
+        try:
+            with pytest.raises(Refusal, match=rf"drive vision/d0: spec.sources\[0\].path {leads} {text} "):
+                declare_drives(lab, leads)
+            # Also when that was another's only after the drive was declared.
+            lab.have(drive("data", leads), host_paths=[disk])
+            for check_mode in (True, False):
+                with pytest.raises(StowageError, match=rf"drive data: it {text} "):
+                    lab.prepare(refs("data"), differences=Differences(check_mode))
+            assert lab.pinned() == []
+        finally:
+            if leads.name == "bound":
+                subprocess.run(["umount", leads], check=True)
+
+
+def test_what_is_a_drive_s_is_no_volume(lab: VolumeLab) -> None:
     wanted = models(lab)
-    lab.have(drive("data", lab.root / "models"), host_paths=[lab.root])
+    for source in (lab.root / "models", lab.root / "models/llama", lab.root):
+        lab.have(drive("data", source), host_paths=[lab.root])
+        with pytest.raises(Refusal, match=r"volume models: path .*: it (is|is inside|contains) source 0 of drive ml"):
+            lab.declare(wanted)
+
+
+def test_a_layout_keeps_apart_from_the_sources_of_drives(lab: VolumeLab) -> None:
+    lab.have(drive("data", lab.sources / "data"))
+    disk = lab.sources.parent
+    for root, lies in ((lab.sources / "data/root", "is inside"), (lab.sources / "data", "is")):
+        with pytest.raises(Refusal, match=rf"root: .* {lies} source 0 of drive ml/data, {disk}/sources/data; choose"):
+            lay_out(lab, root)
+    make(lab.sources / "data/state")
+    with pytest.raises(Refusal, match=r"state: .*/sources is|state: .*/sources contains source 0 of drive ml/data,"):
+        lay_out(lab, disk / "around", state=str(lab.sources))
+    lay_out(lab, disk / "sources")  # the root holds nothing itself
+
+
+def lay_out(lab: VolumeLab, root: Path, **overrides: str) -> None:
+    rules = for_all(resolve(str(root), overrides), MountRule(), dict.fromkeys(overrides, MountRule()))
+    request = Request(environment_file=lab.places.environment)
+    systemctl = Systemctl("systemctl", lambda _words: (0, "", ""))
+    layout_change.lay_out(lab.places, resolve(str(root), overrides), rules, request, systemctl, Differences(True))
+
+
+def test_what_is_protected_is_given_to_no_run(lab: VolumeLab) -> None:
+    wanted = models(lab)
+    keys = make(lab.root / "models/llama/keys")
+    for protected, lies in ((keys, "contains"), (lab.root / "models", "is"), (lab.root, "is inside")):
+        lab.protect(protected)
+        with pytest.raises(Refusal, match=rf"volume models: path .*/models: it {lies} the protected path {protected};"):
+            lab.declare(wanted)
+    # What was declared before is not given either, and the folders beside it are.
+    lab.protect()
     lab.declare(wanted)
-    assert len(lab.give(ANN)[0].mounts) == 1
+    lab.protect(keys)
+    assert refused(lab, ANN, ["models"]) == (
+        f"volume models: it contains the protected path {keys}; grant the folders beside it, or take it out of the"
+        " protected paths"
+    )
+    assert [one["target"] for one in lab.give(BOB, ["models"])[0].mounts] == ["/volumes/models/qwen"]
+    (folder,) = lab.given(ANN).folders or [None]
+    assert folder is None or folder.volume.name != "models"
 
 
 def test_others_keep_apart_from_a_volume(lab: VolumeLab) -> None:
@@ -513,6 +677,16 @@ def test_a_volume_that_workers_have_is_not_taken_off(lab: VolumeLab) -> None:
     lab.release()
     lab.declare()
     assert recorded.load(lab.places) == {}
+
+
+def test_a_volume_that_is_put_elsewhere_meanwhile_is_seen(lab: VolumeLab) -> None:
+    lab.declare(models(lab))
+    make(lab.root / "elsewhere/llama")
+    (folder,) = lab.given(ANN).folders
+    lab.declare(volume("models", grant("llama", teams=["vision"]), path=f"{lab.root}/elsewhere"))
+    with pytest.raises(Refusal, match="volume models: it is not granted to run ann/tune/1 of user ann, team vision"):
+        folder.take("r1", "w0", 60)
+    assert lab.pinned() == []
 
 
 def test_a_grant_that_goes_meanwhile_is_seen(lab: VolumeLab) -> None:

@@ -61,6 +61,11 @@ class VolumeLab(RunLab):
                 os.close(fd)
         return path
 
+    def protect(self, *paths: Path) -> None:
+        """Let the storage layout protect exactly these paths."""
+        layout = records.read(self.places.layout_json) or {}
+        records.write(self.places.layout_json, {**layout, "protected_paths": [str(path) for path in paths]})
+
     def declare(
         self, *volumes: dict[str, Any], differences: Differences | None = None, accept_new_filesystem: bool = False
     ) -> change.Outcome:

@@ -62,6 +62,7 @@ def test_every_target_from_an_inventory(lab: Lab) -> None:
     assert mounts[0] == {"name": "runs-root", "mountPath": RUN["path"], "subPath": "ann/llm/1"}
     assert mounts[1] == {"name": "storage-root", "mountPath": "/claims/t/cache/hf/hub", "subPath": "cache/hf/hub"}
     assert found["kubernetes"]["demands"][0] == "claim run-data must be ReadWriteMany: 2 nodes write to runs"
+    assert found["slurm"]["environment"]["HF_HOME"] == f"{RUN['work']}/.hf"
     assert found["slurm"]["environment"]["HF_HUB_CACHE"] == "/lustre/t/cache/hf/hub"
     assert found["slurm"]["run"]["work"] == RUN["work"]
     assert [one["source"] for one in found["compose"]["volumes"]] == ["/mnt/runs", "/srv/tuneplane"]

@@ -47,6 +47,9 @@ def find(path: Path) -> list[str]:
         "credentials/cookies",
         ".cache/huggingface/token",
         ".huggingface/token",
+        "huggingface/token",
+        "huggingface/stored_tokens",
+        ".config/git/credentials",
         ".modelscope/token",
         ".modelscope/credentials/git_token",
     ],
@@ -125,11 +128,32 @@ def test_a_cache_in_another_is_looked_into_by_itself(host: Host) -> None:
     assert found["location/hf_hub_cache"]["credentials"] == [f"{host.cache}/hf/hub/token"]
 
 
+def test_a_home_around_a_cache_that_lies_elsewhere(host: Host) -> None:
+    """``HF_HOME`` given as what is around the cache of the hub: the token is beside it, and everybody's as well."""
+    token = put(host.cache / "token")
+    for name in ("hub", "datasets", "modelscope"):
+        (host.cache / name).mkdir()
+    assert host.measure("hf_hub_cache", "hub")["credentials"] == [str(token)]
+    assert host.measure("hf_datasets_cache", "datasets")["credentials"] == [str(token)]
+    assert host.measure("modelscope_cache", "modelscope")["credentials"] == []
+    assert host.events() == [("location/hf_hub_cache", str(token)), ("location/hf_datasets_cache", str(token))]
+
+
+def test_what_is_around_a_cache_in_another_is_that_ones(host: Host) -> None:
+    token = put(host.cache / "hf/token")
+    (host.cache / "hf/hub").mkdir()
+    targets = [Target("location/cache", str(host.cache)), Target("location/hf_hub_cache", f"{host.cache}/hf/hub")]
+    found: dict[str, Any] = {}
+    Measuring(host.places, targets, None, {}, mounts.read())(lambda one: found.update({one.get("object", ""): one}))
+    assert found["location/cache"]["credentials"] == [str(token)]
+    assert found["location/hf_hub_cache"]["credentials"] == []
+
+
 def test_what_cannot_be_looked_at_is_as_it_was(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     put(host.cache / "token")
     host.measure()
 
-    def fails(fd: int, path: str) -> list[str]:
+    def fails(fd: int, path: str, beside: bool) -> list[str]:
         raise OSError(5, "Input/output error", path)
 
     monkeypatch.setattr(credentials, "find", fails)

@@ -350,6 +350,17 @@ def test_sources_that_overlap_what_is_stowage_s(path: str, message: str) -> None
     drives_host.check_sources(tombstones, "gpu-01", reserved, mounts.read())
 
 
+def test_a_source_may_be_in_the_storage_root_and_in_nothing_that_is_in_it() -> None:
+    root = {"/srv/storage": "the storage root"}
+    for path, lies in (("/srv/storage/team", ""), ("/srv/storage", "is"), ("/srv", "contains")):
+        drives = merge("vision", check_drives([scratch("s", path)]), [], Holdings())
+        if not lies:
+            drives_host.check_sources(drives, "gpu-01", {}, mounts.read(), root)
+            continue
+        with pytest.raises(Refusal, match=rf"drive vision/s: spec.sources\[0\].path {path} {lies} the storage root /"):
+            drives_host.check_sources(drives, "gpu-01", {}, mounts.read(), root)
+
+
 def test_a_shared_filesystem_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [
         mounts.Mount(1, 0, "8:1", "/", "/", ("rw",), "ext4", "/dev/sda1", ("rw",)),

@@ -22,7 +22,14 @@ HOST: dict[str, Any] = {
 }
 CLAIMS = {"claim": "data", "claims": {"runs_root": "run-data", "cache_root": "download-cache"}}
 DRIVE = {"source": "/run/stowage/pins/r/1", "target": "/data", "read_only": True, "drive": "imagenet"}
-VOLUME = {"source": "/run/stowage/pins/r/2", "target": "/volumes/shared/x", "read_only": True, "volume": "shared"}
+VOLUME = {
+    **DRIVE,
+    "source": "/run/stowage/pins/r/2",
+    "target": "/volumes/shared/x",
+    "volume": "shared",
+    "run_of": "a/b/c",
+}
+del VOLUME["drive"]
 BACKENDS = [
     {
         "name": "chat",

@@ -203,6 +203,59 @@ def test_a_name_that_changes_all_the_time_makes_nothing_free(tmp_path: Path, is_
     assert [usage for usage in usages if usage.complete and usage.bytes < 10**12] == []
 
 
+_WORKING = """
+import os, shutil, time
+number = 0
+while True:
+    number += 1
+    open("status.tmp", "w").close()
+    os.replace("status.tmp", "status")
+    open("lock", "w").close()
+    os.unlink("lock")
+    os.makedirs(f"checkpoint-{number}.tmp/a")
+    os.rename(f"checkpoint-{number}.tmp", f"checkpoint-{number}")
+    shutil.rmtree(f"checkpoint-{number - 3}", ignore_errors=True)
+    for old in (2, 1, 0):
+        open(f"log.{old}", "a").close()
+        os.rename(f"log.{old}", f"log.{old + 1}")
+    if number == 10:
+        print(flush=True)
+    time.sleep(0.001)
+"""
+
+
+def test_files_that_come_and_go_as_ever_leave_a_measurement_complete(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"{number}").touch()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    with subprocess.Popen([sys.executable, "-c", _WORKING], cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            usages = [Scan().measure(fd) for _round in range(50)]
+        finally:
+            process.kill()
+            os.close(fd)
+    assert sum(usage.complete for usage in usages) >= 48
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_directory_that_is_removed_while_it_is_visited_is_empty(tmp_path: Path, is_listed: bool) -> None:
+    (tmp_path / "one/two").mkdir(parents=True)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    problems = FirstProblems()
+    walk = Walk(fd, problems.add)
+    try:
+        for directory in walk:
+            if walk.depth:
+                assert walk.names == ("one",)
+                if is_listed:
+                    list(directory.files())
+                shutil.rmtree(tmp_path / "one")
+    finally:
+        os.close(fd)
+    assert problems.texts() == ()
+
+
 def test_a_file_that_gets_its_name_while_it_is_measured_counts_once(tmp_path: Path) -> None:
     for number in range(3000):  # more than the kernel lists at once
         (tmp_path / f"{number:04}.tmp").write_bytes(b"x")

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +60,8 @@ def test_only_what_is_declared_is_compared(tmp_path: Path) -> None:
     assert Permissions(uid=status.st_uid + 1).owner_differs(status)
 
 
-def plan(
-    *drives: Drive, granted: Path | str, host: str = "gpu-01", layout: Mapping[str, str] | None = None
-) -> list[drive_sources.Source]:
-    return drive_sources.plan(drives, host, {"vision": [str(granted)]}, layout or {}, mounts.read())
+def plan(*drives: Drive, granted: Path | str, host: str = "gpu-01") -> list[drive_sources.Source]:
+    return drive_sources.plan(drives, host, {"vision": [str(granted)]}, mounts.read())
 
 
 def test_which_sources_a_host_looks_after(tmp_path: Path) -> None:
@@ -136,17 +133,6 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Refusal, match=r"drive vision/d: .*/file is not a directory; name a directory"):
         plan(drive("d", scratch(tmp_path / "file"), create=True), granted=tmp_path)
-
-
-def test_a_location_of_the_layout_keeps_its_owner(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    found = drive("d", scratch(tmp_path), apply=True)
-    with pytest.raises(Refusal) as refused:
-        plan(found, granted=tmp_path, layout={f"{tmp_path}/runs": "the storage layout's runs"})
-    assert str(refused.value) == (
-        f"drive vision/d: its source {tmp_path} is to have an owner and a mode: it contains the storage layout's runs"
-        f" {tmp_path}/runs; take apply out, or choose a directory apart from it"
-    )
 
 
 @pytest.mark.parametrize(

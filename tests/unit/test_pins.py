@@ -50,7 +50,7 @@ def test_a_record_is_what_the_contract_says(places: Places) -> None:
     assert path == f"{places.run}/pins/run-1/1.json" and PIN.path(places) == f"{places.run}/pins/run-1/1"
     assert Pin.from_json("run-1", 1, PIN.to_json()) == PIN
     places_and_owner = {"run", "worker", *Use._fields}
-    duration = {"state", "deadline", "boot_id", "cgroup", "cgroup_inode", "pid", "pid_start", "created"}
+    duration = {"state", "deadline", "boot_id", "cgroup", "cgroup_inode", "pid", "pid_start", "created", "reader"}
     assert set(PIN.to_json()) == places_and_owner | duration
 
 

@@ -82,12 +82,40 @@ def test_a_pod_has_whole_claims_at_their_directories() -> None:
     assert environment["TUNEPLANE_K8S_STORAGE_PVCS"].endswith('"cache_root":"download-cache","volume_root":"volumes"}')
 
 
+def test_services_and_jobs_on_several_nodes_demand_claims_that_all_can_have() -> None:
+    host = {**HOST, "host_volume_root": "/srv/volumes"}
+    held: dict[str, Any] = {"claim": "platform-data", "claims": {**CLAIMS["claims"], "volume_root": "volumes"}}
+    assert render_platform(host, "kubernetes", **held)["demands"] == []
+    found = render_platform(host, "kubernetes", **held, nodes=3, access_modes={"run-data": ["ReadWriteMany"]})
+    assert found["demands"] == [
+        "claim platform-data must be ReadWriteMany: 3 nodes write to root",
+        "claim download-cache must be ReadWriteMany: 3 nodes write to cache",
+        "claim volumes must be ReadOnlyMany or ReadWriteMany: 3 nodes read volume_root",
+    ]
+    known = {"platform-data": ["ReadWriteMany"], "download-cache": ["ReadWriteMany"], "volumes": ["ReadOnlyMany"]}
+    modes = {**known, "run-data": ["ReadWriteMany"]}
+    assert render_platform(host, "kubernetes", **held, nodes=3, access_modes=modes)["demands"] == []
+    for target in ("kubernetes", "helm"):
+        for claim, mode, nodes, refused in (
+            ("run-data", "ReadWriteOnce", 3, "run-data must be ReadWriteMany: 3 nodes write to runs, and it is Read"),
+            ("volumes", "ReadWriteOnce", 2, "volumes must be ReadOnlyMany or ReadWriteMany: 2 nodes read volume_root,"),
+            ("run-data", "ReadOnlyMany", 1, "run-data is ReadOnlyMany, and runs is written to; give them a claim that"),
+            ("run-data", "ReadWriteOncePod", 1, "run-data is ReadWriteOncePod, and jobs have runs beside the platform"),
+        ):
+            with pytest.raises(AnsibleFilterError) as error:
+                render_platform(host, target, **held, nodes=nodes, access_modes={**modes, claim: [mode]})
+            assert str(error.value).startswith(f"render_platform: claim: {refused}")
+
+
 @pytest.mark.parametrize(
     ("target", "options", "refused"),
     [
         ("podman", {}, "target: 'podman' is not one of settings, compose, kubernetes, helm"),
         ("compose", {"root": "/x"}, "root: containers of this host have the paths of the host; leave it out"),
         ("compose", CLAIMS, "claim: containers of this host have the paths of the host; leave it out"),
+        ("compose", {"nodes": 2}, "nodes: says nothing to compose; leave it out"),
+        ("settings", {"access_modes": {"a": ["ReadWriteMany"]}}, "access_modes: says nothing to settings; leave"),
+        ("helm", {**CLAIMS, "nodes": 0}, "nodes: 0 is not a number of nodes"),
         ("helm", {"claim": "a"}, "runs: /srv/tuneplane-runs is in no claim; give runs_root one in claims"),
         (
             "kubernetes",

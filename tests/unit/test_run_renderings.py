@@ -44,6 +44,14 @@ ENVIRONMENT = {
     "HF_DATASETS_CACHE": "/srv/tuneplane/cache/hf/datasets",
     "MODELSCOPE_CACHE": "/mnt/ms",
 }
+VOLUME = {
+    "source": "/run/stowage/pins/run-7/2",
+    "target": "/volumes/models",
+    "read_only": True,
+    "volume": "models",
+    "sub_path": "",
+    "run_of": "ann/llm/run-7",
+}
 CLAIMS = {"claim": "data", "claims": {"runs_root": "run-data", "modelscope_cache_root": "ms"}}
 
 
@@ -125,12 +133,91 @@ def test_several_nodes_demand_claims_that_all_can_write_to() -> None:
 
 
 def test_slurm_has_the_paths_of_its_nodes() -> None:
-    assert render_run(HOST, "slurm", RUN) == {"environment": ENVIRONMENT, "run": PATHS}
+    assert render_run(HOST, "slurm", RUN)["run"] == PATHS
     found = render_run(
         {**HOST, "host_storage_overrides": {}}, "slurm", {"path": "/srv/tuneplane/runs/a/b/c"}, root="/l"
     )
     assert found["run"] == {"path": "/l/runs/a/b/c"}
     assert found["environment"]["MODELSCOPE_CACHE"] == "/l/cache/modelscope"
+
+
+@pytest.mark.parametrize(
+    ("run", "root", "home"),
+    [
+        (RUN, "", f"{PATH}/work/.hf"),
+        ({"path": PATH}, "", f"{PATH}/work/.hf"),
+        ({"path": "/srv/tuneplane/runs/a/b/c"}, "/l", "/l/runs/a/b/c/work/.hf"),
+    ],
+)
+def test_what_a_job_of_slurm_keeps_for_itself_is_in_its_own_run(run: Any, root: str, home: str) -> None:
+    """Its node's ``/tmp`` is everybody's: whoever makes a directory there first has what is put into it."""
+    host = {**HOST, "host_storage_overrides": {}} if root else HOST
+    environment = render_run(host, "slurm", run, root=root)["environment"]
+    assert environment["HF_HOME"] == home
+    assert not any(value.startswith("/tmp") for value in environment.values())
+
+
+@pytest.mark.parametrize("target", ["docker", "kubernetes"])
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [
+        ({"run_of": "bob/llm/run-7"}, "inputs[0]: volume models was prepared for run 'bob/llm/run-7'; have drive_"),
+        ({"run_of": "ann/llm/run-70"}, "inputs[0]: volume models was prepared for run 'ann/llm/run-70'; have"),
+        ({"run_of": None}, "inputs[0]: volume models was prepared for run 'None'"),
+        ({"read_only": False}, "inputs[0]: volume models is not read-only, as volumes are; prepare it anew"),
+        ({"read_only": "no"}, "inputs[0]: read_only: must be true or false, not 'no'"),
+        ({"read_only": 1}, "inputs[0]: read_only: must be true or false, not 1"),
+        ({"volume": ""}, "inputs[0]: must name a drive or a volume, as the mounts that drive_mount returns do"),
+        ({"volume": None}, "inputs[0]: must name a drive or a volume"),
+        ({"drive": "imagenet"}, "inputs[0]: must name a drive or a volume"),
+    ],
+)
+def test_a_volume_is_given_to_its_run_read_only(target: str, changed: dict[str, Any], refused: str) -> None:
+    options = CLAIMS if target == "kubernetes" else {}
+    assert render_run(HOST, target, RUN, [VOLUME], **options)
+    assert refusal(target, RUN, [{**VOLUME, **changed}], **options).startswith(refused)
+
+
+def test_an_input_of_nothing_is_none() -> None:
+    nothing = {key: DRIVE[key] for key in ("source", "target", "read_only")}
+    for target, options in (("docker", {}), ("kubernetes", CLAIMS)):
+        assert refusal(target, RUN, [nothing], **options).startswith("inputs[0]: must name a drive or a volume")
+        text = {**DRIVE, "read_only": "no"}
+        assert refusal(target, RUN, [text], **options) == "inputs[0]: read_only: must be true or false, not 'no'"
+
+
+@pytest.mark.parametrize(
+    ("root", "overrides", "refused"),
+    [
+        ("/srv", {"hf_hub_cache": "/tmp/stowage-hf/hub"}, "hf_hub_cache: /tmp/stowage-hf/hub is inside /tmp/stow"),
+        ("/srv", {"modelscope_cache": "/tmp/stowage-hf"}, "modelscope_cache: /tmp/stowage-hf is /tmp/stowage-hf, w"),
+        ("/srv", {"cache": "/tmp"}, "cache: /tmp contains /tmp/stowage-hf, which is HF_HOME and each container's own"),
+        ("/tmp/stowage-hf", {}, "root: /tmp/stowage-hf is /tmp/stowage-hf"),
+        ("/tmp", {}, "root: /tmp contains /tmp/stowage-hf"),
+    ],
+)
+def test_no_share_is_where_the_container_has_its_own(root: str, overrides: dict[str, str], refused: str) -> None:
+    host = {"host_storage_root": root, "host_storage_overrides": overrides}
+    run = {"path": f"{root}/runs/ann/llm/run-7"}
+    assert refusal("docker", run, value=host).startswith(refused)
+    moved = {"host_storage_root": "/srv", "host_storage_overrides": {}}
+    if not overrides:
+        pod = {"path": "/srv/runs/ann/llm/run-7"}
+        assert refusal("kubernetes", pod, value=moved, claim="data", root=root).startswith(refused)
+    assert render_run(host, "slurm", run)["environment"]["HF_HOME"] == f"{root}/runs/ann/llm/run-7/work/.hf"
+
+
+def test_a_claim_of_one_pod_is_no_claim_of_a_platform() -> None:
+    modes = {"run-data": ["ReadWriteOncePod"]}
+    assert refusal("kubernetes", RUN, **CLAIMS, access_modes=modes) == (
+        "claim: run-data is ReadWriteOncePod, and jobs have runs beside the platform's own pods; give them a claim that"
+        " several pods can have"
+    )
+    assert refusal("kubernetes", RUN, **CLAIMS, access_modes={"data": []}) == (
+        "access_modes: data: names none; leave it out where they are not known"
+    )
+    once = {"run-data": ["ReadWriteOnce", "ReadWriteOncePod"]}
+    assert render_run(HOST, "kubernetes", RUN, **CLAIMS, access_modes=once)["demands"] == []
 
 
 def test_a_dollar_in_a_value_is_none_of_kubernetes() -> None:

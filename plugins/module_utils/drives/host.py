@@ -103,13 +103,13 @@ def declare(
     }
     declared = [drive for drives in merged.values() for drive in drives]
     claimed = claims.read(places, host, mounts)
-    reserved = claims.of_stowage(places, claimed.entries, claimed.unseen)
+    reserved = claims.around_drives(places, claimed.entries, claimed.unseen)
     grants.check_written(declared, granted)
     for drive in declared:
         for _index, path in drive.sources_on(host):
             grants.check_leads(drive, path, granted[drive.workspace], mounts)
-    check_sources(declared, host, reserved, mounts)
-    sources = drive_sources.plan(declared, host, granted, claims.of_layout(places), mounts)
+    check_sources(declared, host, reserved, mounts, claims.of_root(places))
+    sources = drive_sources.plan(declared, host, granted, mounts)
     before = {(workspace, one.name): one for workspace, drives in recorded.items() for one in drives or []}
     deleted = [one for one in declared if one.absent and not _is_absent(before.get((one.workspace, one.name)))]
     claimed.note(differences)
@@ -199,15 +199,25 @@ def _note(workspace: str, drives: Iterable[Drive], before: Iterable[Drive], diff
             differences.note(f"{workspace}/{name}", hidden(after, was), hidden(was))
 
 
-def check_sources(drives: Iterable[Drive], host: str, paths: Mapping[str, str], mounts: Sequence[Mount]) -> None:
-    """Refuse a source on *host* that overlaps one of *paths*: workers would reach other drives' copies through it."""
-    there = [(claims.located(path, mounts), path, what) for path, what in sorted(paths.items())]
+def check_sources(
+    drives: Iterable[Drive],
+    host: str,
+    paths: Mapping[str, str],
+    mounts: Sequence[Mount],
+    around: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse a source on *host* that overlaps one of *paths*: workers would reach through it what is others'.
+
+    :param around: what a source may be in, and not more
+    """
+    reserved = [*sorted(paths.items()), *sorted((around or {}).items())]
+    there = [(claims.located(path, mounts), path, what) for path, what in reserved]
     for drive in drives:
         for index, path in drive.sources_on(host):
             source = claims.located(path, mounts)
             for other, shown, what in there:
                 lies = source.lies_to(other)
-                if lies:
+                if lies and not (lies == "is inside" and shown in (around or {})):
                     raise Refusal(
                         f"drive {drive.workspace}/{drive.name}",
                         f"spec.sources[{index}].path {path} {lies} {what} {shown}",

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from .. import claims
 from ..answers import check_answers
 from ..differences import Differences
 from ..errors import Refusal
@@ -46,24 +45,16 @@ class Source:
         return self.wanted.compared(self.found)
 
 
-def plan(
-    drives: Iterable[Drive], host: str, grants: Grants, layout: Mapping[str, str], mounts: Sequence[Mount]
-) -> list[Source]:
+def plan(drives: Iterable[Drive], host: str, grants: Grants, mounts: Sequence[Mount]) -> list[Source]:
     """Return what is to be done to sources on this host; nothing is changed.
 
-    :param layout: the locations of the storage layout, which have an owner and a mode of their own
     :raises Refusal: when something of it could not be done, or would be undone by another drive
     """
     sources = list(_concerned(drives, host, grants))
     shared = [source for source in sources if is_shared(of_path(source.path, mounts).fstype)]
     if shared:
         check_answers([(f"drive {source.shown}", source.path) for source in shared])
-    applying = [source for source in sources if source.wanted.apply]
-    for source in applying:
-        name = f"drive {source.shown}: its source {source.path} is to have an owner and a mode"
-        remedy = "take apply out, or choose a directory apart from it"
-        claims.check_apart(name, resolve(source.path), layout, mounts, remedy)
-    _check_agree(applying)
+    _check_agree([source for source in sources if source.wanted.apply])
     return [looked for looked in map(_looked_at, sources) if looked is not None]
 
 

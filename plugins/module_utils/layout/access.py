@@ -15,14 +15,13 @@ from ..accounts import User
 from ..answers import Tell, in_child
 from ..errors import Refusal
 from ..paths import is_within
-from .directories import Ownership, Wanted
+from .directories import Ownership, Wanted, wanted_of
 from .found import Place
+from .rules import OF_ROOT
 
 _PERMISSIONS = ((os.R_OK, "read"), (os.W_OK, "write"), (os.X_OK, "enter"))
 _READ_AND_ENTER = os.R_OK | os.X_OK
 _ALL = os.R_OK | os.W_OK | os.X_OK
-_NOT_WRITTEN = ("runs", "volume_root")
-"""Where users find directories of theirs, and make none."""
 
 
 def check_users(
@@ -33,12 +32,16 @@ def check_users(
     for name, place in places.items():
         if name == "root":
             continue
-        permissions = _READ_AND_ENTER if name in _NOT_WRITTEN else _ALL
         if not place.exists:
-            check_will_have_access(users, name, place, wanted.of(name).onto(None), permissions)
+            check_will_have_access(users, name, place, wanted_of(name, wanted, None))
         if not any(is_within(place.existing, path) for path in changing):
-            needs.append(Need(name, place.existing, permissions if place.exists else os.X_OK))
+            needs.append(Need(name, place.existing, _needed(name) if place.exists else os.X_OK))
     check_access(users, needs)
+
+
+def _needed(name: str) -> int:
+    """Return what users must be allowed to do in a location: where others' directories are, they change nothing."""
+    return _READ_AND_ENTER if name in (*OF_ROOT, "volume_root") else _ALL
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,7 @@ def _described(path: str) -> str:
     return f" ({Ownership.of(status).described})"
 
 
-def check_will_have_access(
-    users: Sequence[User], name: str, place: Place, wanted: Ownership, permissions: int = _ALL
-) -> None:
+def check_will_have_access(users: Sequence[User], name: str, place: Place, wanted: Ownership) -> None:
     """Refuse a directory that is still to be made when its users would not be able to use it."""
     if wanted.uid is None or wanted.gid is None or _has_default_access_list(place.existing):
         return  # only the kernel will know, once the directory is there and has inherited the access list
@@ -112,7 +113,7 @@ def check_will_have_access(
             granted = wanted.mode >> 3
         else:
             granted = wanted.mode
-        missing = [word for bit, word in _PERMISSIONS if permissions & bit and not granted & bit]
+        missing = [word for bit, word in _PERMISSIONS if bit & _needed(name) and not granted & bit]
         if missing and user.uid != 0:
             raise Refusal(
                 name,

@@ -152,10 +152,12 @@ class _LayingOut:
     def _check_apart(
         self, places: Mapping[str, Place], taken: Mapping[str, str], table: Sequence[mounts.Mount]
     ) -> None:
-        """Refuse a layout over or inside what is Stowage's own. The root holds nothing itself, and may be around it.
+        """Refuse a layout over or inside what is Stowage's own or a drive's.
 
-        Nor may anything but the volume root overlap a volume, which others own.
+        The root holds nothing itself, and may be around it. Nor may anything but the volume root overlap a volume,
+        which others own.
         """
+        taken = {**claims.of_drives_here(self.host), **taken}
         volumes = claims.of_volumes(self.host)
         for name, place in places.items():
             there = taken if name == "volume_root" else {**taken, **volumes}
@@ -218,7 +220,7 @@ class _LayingOut:
             path = check_path(request.framework_environment_file, name)
             if path in found:
                 raise Refusal(name, f"{path} is the environment file of the layout", "name another one")
-            found[path] = (name, environment_file.render(framework_caches.environment(layout, prefix)))
+            found[path] = (name, environment_file.render(framework_caches.caches(layout)))
         return found
 
     def _environment_files(self, paths: Sequence[str], former: Mapping[str, Any]) -> list[str]:

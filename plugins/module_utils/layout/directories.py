@@ -16,7 +16,7 @@ from ..accounts import group_name, owner_name
 from ..errors import Refusal, StowageError
 from ..syscalls import DIRECTORY
 from .found import Place, opened
-from .rules import Layout
+from .rules import OF_ROOT, Layout
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,13 @@ class Wanted:
             base.gid if self.group is None else self.gid,
         )
 
-    def of(self, name: str) -> Wanted:
-        """Return what is asked for of a location. Only what others are to write in is theirs.
-
-        In the root and in the runs location nobody but root makes or replaces anything: what is below would be another
-        location's, or another user's.
-        """
-        return Wanted() if name in ("root", "runs") else self
-
 
 _ROOTS = Ownership("root", "root", 0o755, 0, 0)
+
+
+def wanted_of(name: str, wanted: Wanted, present: Ownership | None) -> Ownership:
+    """Return whose the location *name* is to be: what others work in is asked for, what is above that is root's."""
+    return _ROOTS if name in OF_ROOT else wanted.onto(present)
 
 
 def ownership(path: str) -> Ownership | None:
@@ -134,7 +131,8 @@ class Directory:
 def directories(layout: Layout, places: Mapping[str, Place], wanted: Wanted) -> list[Directory]:
     """Return the directories that are ours to make, outermost first.
 
-    The root and those above it are made when they are missing, and else left: they may hold more than a layout.
+    The root and those above it are made when they are missing, and else left: they may hold more than a layout. What is
+    above a location that others work in is root's, so that nobody else can put a link in its place.
     """
     root = places["root"]
     plan: dict[str, Directory] = {}
@@ -143,5 +141,6 @@ def directories(layout: Layout, places: Mapping[str, Place], wanted: Wanted) -> 
     for name in layout.defaults:
         for path in steps(places[layout.parent(name)].real, places[name].real):
             present = ownership(path)
-            plan[path] = Directory(path, present, wanted.of(name).onto(present))
+            its = wanted_of(name, wanted, present) if path == places[name].real else _ROOTS
+            plan[path] = Directory(path, present, its)
     return list(plan.values())

@@ -20,14 +20,21 @@ ROOT = "root"
 """What the claim of the default root begins at, by the name that a layout has for it."""
 VOLUME_ROOT = "volume_root"
 """What none of a platform's services writes to."""
-_ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
-_OF_MANY_NODES = "ReadWriteMany"
+_OF_MANY_NODES, _READ_ONLY, _OF_ONE_POD = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"
+_ACCESS_MODES = ("ReadWriteOnce", _READ_ONLY, _OF_MANY_NODES, _OF_ONE_POD)
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def setting(name: str) -> str:
     """Return the setting of a path of the layout, in lower case: that of ``runs`` is ``runs_root``."""
     return {ROOT: "storage_root", VOLUME_ROOT: VOLUME_ROOT}.get(name, f"{name}_root")
+
+
+def check_nodes(value: Any) -> int:
+    """Return on how many nodes the pods are that have the claims, or refuse what is no number of nodes."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Refusal("nodes", f"{value!r} is not a number of nodes")
+    return value
 
 
 @dataclass(frozen=True)
@@ -94,23 +101,33 @@ class Claims:
         sub_path = posixpath.relpath(path, named[begins])
         return Part(self.held[begins], begins, "" if sub_path == "." else sub_path)
 
-    def demands(self, written: Mapping[str, Iterable[str]], nodes: int) -> list[str]:
-        """Return what has to hold of the claims that a job writes to and whose access modes are not known.
+    def demands(
+        self, written: Mapping[str, Iterable[str]], nodes: int, read: Mapping[str, Iterable[str]] | None = None
+    ) -> list[str]:
+        """Return what has to hold of the claims that pods have and whose access modes are not known.
 
-        :param written: the locations that it writes to in each claim
-        :param nodes: how many nodes its pods are on
+        :param written: the locations that they write to in each claim
+        :param nodes: how many nodes they are on
+        :param read: those that they only read
         :raises Refusal: when the access modes of a claim are known, and do not allow it
         """
         demands = []
-        for claim, locations in written.items():
-            wanted = f"{claim} must be {_OF_MANY_NODES}: {nodes} nodes write to {' and '.join(locations)}"
+        uses = [(claim, locations, "write to") for claim, locations in written.items()]
+        uses += [(claim, locations, "read") for claim, locations in (read or {}).items() if claim not in written]
+        for claim, locations, verb in uses:
+            what = " and ".join(locations)
+            enough = [_OF_MANY_NODES] if verb == "write to" else [_READ_ONLY, _OF_MANY_NODES]
+            wanted = f"{claim} must be {' or '.join(enough)}: {nodes} nodes {verb} {what}"
             modes = self.access_modes.get(claim)
             if modes is None:
                 demands += [f"claim {wanted}"] if nodes > 1 else []
-            elif nodes > 1 and _OF_MANY_NODES not in modes:
+            elif modes == {_OF_ONE_POD}:
+                rule = f"{claim} is {_OF_ONE_POD}, and jobs have {what} beside the platform's own pods"
+                raise Refusal("claim", rule, "give them a claim that several pods can have")
+            elif nodes > 1 and not modes.intersection(enough):
                 raise Refusal("claim", f"{wanted}, and it is {_listed(modes)}", "give them a claim that is")
-            elif modes == {"ReadOnlyMany"}:
-                rule = f"{claim} is ReadOnlyMany, and the job writes to {' and '.join(locations)}"
+            elif verb == "write to" and modes == {_READ_ONLY}:
+                rule = f"{claim} is {_READ_ONLY}, and {what} {'are' if ' and ' in what else 'is'} written to"
                 raise Refusal("claim", rule, "give them a claim that can be written to")
         return demands
 
@@ -157,6 +174,8 @@ def _access_modes(given: Mapping[Any, Any], claims: Iterable[str]) -> dict[str, 
             raise Refusal(name, "there is no such claim here", did_you_mean(str(claim), known))
         if isinstance(modes, str) or not isinstance(modes, Iterable):
             raise Refusal(name, "must be a list of access modes")
+        if not modes:
+            raise Refusal(name, "names none", "leave it out where they are not known")
         found[claim] = frozenset(map(str, modes))
         for mode in sorted(found[claim] - set(_ACCESS_MODES)):
             raise Refusal(name, f"{mode} is no access mode", did_you_mean(mode, _ACCESS_MODES))
@@ -164,4 +183,4 @@ def _access_modes(given: Mapping[Any, Any], claims: Iterable[str]) -> dict[str, 
 
 
 def _listed(modes: Iterable[str]) -> str:
-    return " and ".join(sorted(modes)) or "nothing of the kind"
+    return " and ".join(sorted(modes))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import Refusal, quoted
+from ..errors import Refusal, printable, quoted
 from ..layout.rules import FRAMEWORK_CACHES, Layout
 from ..paths import check_path, is_within, relation
 from ..places import Places
@@ -56,6 +56,7 @@ def container(
     environment: Any = None,
     protected: Sequence[str] = (),
     root: str = "",
+    own_tmp: bool = True,
 ) -> Container:
     """Return what the container of *run* is given.
 
@@ -64,10 +65,11 @@ def container(
     :param environment: variables beside those of the caches
     :param protected: what no container is given, beside what Stowage knows itself
     :param root: where the root of the layout is in the container; empty where the host has it
+    :param own_tmp: whether its ``/tmp`` is its own; a job without a container has that of its host
     :raises Refusal: when it would be given anything else, or when one of these would hide another
     """
     paths = _paths(run)
-    found = _inputs(inputs)
+    found = _inputs(inputs, paths["path"], layout.locations["runs"])
     sources = {"runs": paths["path"], **{name: layout.locations[name] for name in FRAMEWORK_CACHES}}
     recorded = {
         "root": layout.root,
@@ -77,11 +79,16 @@ def container(
     check_run_mounts(recorded, paths["path"], protected, [*sources.values(), *(one["source"] for one in found)])
     seen = rebase(layout, root)
     shares = [Share(name, path, moved(path, layout.root, seen.root)) for name, path in sources.items()]
-    variables = framework_caches.environment(seen, prefix)
+    there = {name: moved(path, layout.root, seen.root) for name, path in paths.items()}
+    if own_tmp:
+        variables = framework_caches.environment(seen, prefix)
+    else:
+        home = framework_caches.home_in_run(there.get("work") or f"{there['path']}/work")
+        variables = {framework_caches.HOME: home, **framework_caches.caches(seen)}
     taken = {one.target: one.location for one in shares}
-    _check_targets(found, {**taken, variables[framework_caches.HOME]: "HF_HOME, which nobody else is to see"})
+    _check_targets(found, {variables[framework_caches.HOME]: "HF_HOME, which nobody else is to see", **taken})
     return Container(
-        {name: moved(path, layout.root, seen.root) for name, path in paths.items()},
+        there,
         shares,
         found,
         {**variables, **_environment(environment, variables)},
@@ -98,8 +105,11 @@ def _paths(run: Any) -> dict[str, str]:
     return paths
 
 
-def _inputs(inputs: Any) -> list[dict[str, Any]]:
-    """Return the mounts that were prepared for a run, and for one alone."""
+def _inputs(inputs: Any, path: str, runs: str) -> list[dict[str, Any]]:
+    """Return the mounts that were prepared for the run at *path*, and for one alone.
+
+    :param runs: the location of the runs, below which a run's path is its name
+    """
     if isinstance(inputs, str) or not isinstance(inputs, Sequence):
         raise Refusal("inputs", "must be a list of mounts, as drive_mount returns them")
     pins = Places().pins_dir
@@ -112,12 +122,29 @@ def _inputs(inputs: Any) -> list[dict[str, Any]]:
         if not is_within(paths["source"], pins):
             rule = f"{quoted(paths['source'])} was not prepared for a run"
             raise Refusal(name, rule, "have drive_mount prepare it, and give the mounts that it returns")
+        _check_input(one, name, path, runs)
         found.append({**one, **paths})
-    runs = sorted({one["source"][len(pins) + 1 :].partition("/")[0] for one in found})
-    if len(runs) > 1:
-        rule = f"were prepared for {' and '.join(map(quoted, runs))}"
+    names = sorted({one["source"][len(pins) + 1 :].partition("/")[0] for one in found})
+    if len(names) > 1:
+        rule = f"were prepared for {' and '.join(map(quoted, names))}"
         raise Refusal("inputs", rule, "give those of one run, and have it prepare all that it needs")
     return found
+
+
+def _check_input(one: Input, name: str, path: str, runs: str) -> None:
+    """Refuse what is of neither a drive nor a volume, and a volume that is another run's or could be written to."""
+    if not isinstance(one["read_only"], bool):
+        raise Refusal(f"{name}: read_only", f"must be true or false, not {one['read_only']!r}")
+    of = [kind for kind in ("drive", "volume") if isinstance(one.get(kind), str) and one[kind]]
+    if len(of) != 1:
+        raise Refusal(name, "must name a drive or a volume, as the mounts that drive_mount returns do")
+    if of == ["drive"]:
+        return
+    if path != f"{runs}/{one.get('run_of')}":
+        rule = f"volume {printable(one['volume'])} was prepared for run {quoted(str(one.get('run_of', '')))}"
+        raise Refusal(name, rule, f"have drive_mount prepare it with volumes_of {printable(path[len(runs) + 1 :])}")
+    if not one["read_only"]:
+        raise Refusal(name, f"volume {printable(one['volume'])} is not read-only, as volumes are", "prepare it anew")
 
 
 def _check_targets(inputs: Sequence[Input], taken: Mapping[str, str]) -> None:

@@ -61,13 +61,14 @@ def job(container: Container, claims: Claims, nodes: int) -> Parts:
     }
 
 
-def platform(seen: Layout, claims: Claims, prefix: str) -> Parts:
-    """Return parts of a pod of the platform itself, which has every claim as a whole.
+def platform(seen: Layout, claims: Claims, prefix: str, nodes: int) -> Parts:
+    """Return parts of a pod of the platform itself, which has every claim as a whole, and what has to hold of them.
 
     :param seen: the layout as it is in the pod
-    :raises Refusal: when a path of the layout is in no claim
+    :param nodes: how many nodes its services and the jobs are on
+    :raises Refusal: when a path of the layout is in no claim, or in one that they cannot all have
     """
-    _check_held(claims)
+    demands = _demands(claims, nodes)
     named = seen.named()
     mounts = [
         {
@@ -83,12 +84,16 @@ def platform(seen: Layout, claims: Claims, prefix: str) -> Parts:
             "volumeMounts": mounts,
             "env": renderings.variables({**seen.settings(prefix), **claims.settings(prefix)}),
         },
+        "demands": demands,
     }
 
 
-def helm(seen: Layout, claims: Claims) -> Parts:
-    """Return the values of the chart for what has a claim of its own; that of the default root is none of these."""
-    _check_held(claims)
+def helm(seen: Layout, claims: Claims, nodes: int) -> Parts:
+    """Return the values of the chart for what has a claim of its own; that of the default root is none of these.
+
+    What has to hold of the claims is no value of the chart, and told by :func:`platform`.
+    """
+    _demands(claims, nodes)
     named = seen.named()
     return {
         "storageLocations": [
@@ -99,9 +104,12 @@ def helm(seen: Layout, claims: Claims) -> Parts:
     }
 
 
-def _check_held(claims: Claims) -> None:
+def _demands(claims: Claims, nodes: int) -> list[str]:
+    """Return what has to hold of the claims that services and jobs have, once every path of the layout is in one."""
     for name, path in claims.layout.named().items():
         claims.part(name, path)
+    written = {claim: [name] for name, claim in claims.held.items() if name != VOLUME_ROOT}
+    return claims.demands(written, nodes, {claims.held[name]: [name] for name in claims.held if name == VOLUME_ROOT})
 
 
 def _volumes(claims: Claims, names: Iterable[str]) -> list[Parts]:

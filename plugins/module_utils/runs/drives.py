@@ -73,6 +73,8 @@ class Source:
     host: str
     drive: Drive
     ref: DriveRef
+    reader: int = -1
+    """Who alone reaches its mount beside root, as a number; below 0 for everybody who knows the run's name."""
 
     @property
     def name(self) -> str:
@@ -265,11 +267,13 @@ class Source:
         return fd
 
     def _check_apart(self, path: str, sight: Sight) -> None:
-        """Refuse what leads into Stowage's own directories, or to other drives' copies."""
-        taken = claims.of_stowage(self.places, Registry(self.places).all())
+        """Refuse what leads to others' copies, runs and volumes, to what is protected, or to Stowage's own."""
+        taken = claims.around_drives(self.places, Registry(self.places).all())
         if self.is_remote:
             taken = {other: what for other, what in taken.items() if not is_within(path, other)}
-        claims.check_apart(self.name, path, taken, sight.mounts, "choose a directory apart from it")
+        remedy = "choose a directory apart from it"
+        claims.check_apart(self.name, path, taken, sight.mounts, remedy)
+        claims.check_apart(self.name, path, claims.of_root(self.places), sight.mounts, remedy, but=("is inside",))
 
     def _check_nothing_below(self, path: str, sight: Sight) -> None:
         """A worker would have an empty directory where something is mounted below, and write into that."""
@@ -309,6 +313,7 @@ class Source:
                 seconds=seconds,
                 target=self.ref.mount_path,
                 tell=tell,
+                reader=self.reader,
             )
         # Nobody takes a network mount away between the look at it and the pin that keeps it.
         with network_lock(self.places) if self.is_remote else nullcontext():
@@ -349,7 +354,7 @@ class Source:
             sight = Sight()  # that may have taken long
         fd = self._open_found(found, sight)
         try:
-            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
+            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds, reader=self.reader)
         finally:
             os.close(fd)
 

@@ -274,7 +274,7 @@ class Preparation:
     def _mounted(self, use: Use, number: int) -> dict[str, Any]:
         what: dict[str, Any] = {"drive": use.drive, "source_index": use.source}
         if use.volume:
-            what = {"volume": use.volume, "sub_path": use.sub_path}
+            what = {"volume": use.volume, "sub_path": use.sub_path, "run_of": use.run_of}
         return {
             "source": os.path.join(self._places.pins_dir, self._worker.run, str(number)),
             "target": use.target,

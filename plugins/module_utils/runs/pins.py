@@ -32,7 +32,8 @@ from ..locks import location_lock, run_lock
 from ..mounts import Mount, of_all_namespaces
 from ..mounts import read as read_mounts
 from ..places import Places
-from ..syscalls import NO_DIRECTORY, bind_mount, open_beneath, unmount
+from ..syscalls import DIRECTORY, NO_DIRECTORY, bind_mount, open_beneath, unmount
+from .admission import admit
 from .holders import Holder, boot_id, boot_time, busy_in, listed
 
 RESERVED, LEASED = "reserved", "leased"
@@ -92,6 +93,8 @@ class Pin:
     volume: str = ""
     run_of: str = ""
     run_team: str = ""
+    reader: int = -1
+    """The number of the user who alone reaches it beside root; below 0 for everybody who knows the run's name."""
 
     def path(self, places: Places) -> str:
         """Return where the drive is mounted for the worker."""
@@ -170,6 +173,7 @@ def take(
     target: str = "",
     begin: Callable[[int, Drive], None] | None = None,
     tell: Callable[[permissions.Applied], object] | None = None,
+    reader: int = -1,
 ) -> Pin:
     """Mount a copy for a worker of *run*, as reserved for some seconds; the same again returns the pin that is there.
 
@@ -180,6 +184,7 @@ def take(
     :param begin: for what fills the copy: called with the open data location and the drive while nobody can take the
         copy. Anybody else is refused one that waits for its fill; any other is no fill's leftover from then on
     :param tell: called with what of the copy had another owner or mode than is declared, and was changed
+    :param reader: who alone reaches it beside root; below 0 for everybody
     :raises Refusal: when the copy's drive is not declared here, what is there is an earlier drive's, the folder is not
         there as a plain directory, the copy has yet to be filled, or *location* is not this host's any more
     """
@@ -207,7 +212,7 @@ def take(
                 use = Use(
                     workspace, name, 0, "", drive.folder(sub_path), READ_ONLY if read_only else READ_WRITE, target
                 )
-                pin = hold(places, use, fd, run=run, worker=worker, seconds=seconds)
+                pin = hold(places, use, fd, run=run, worker=worker, seconds=seconds, reader=reader)
             finally:
                 os.close(fd)
     copies.note_used(places, copy, (identity, path))
@@ -252,15 +257,19 @@ def open_folder(folder: int, name: str, sub_path: str) -> int:
         raise
 
 
-def hold(places: Places, use: Use, fd: int, *, run: str, worker: str, seconds: float) -> Pin:
-    """Mount the directory open at *fd* for a worker; the same again returns the pin that is there."""
+def hold(places: Places, use: Use, fd: int, *, run: str, worker: str, seconds: float, reader: int = -1) -> Pin:
+    """Mount the directory open at *fd* for a worker; the same again returns the pin that is there.
+
+    :param reader: who alone reaches it beside root; below 0 for everybody
+    """
     with run_lock(places, check_run(run)):
-        pin = _reserve(places, use, run, worker, seconds)
+        pin = _reserve(places, use, run, worker, seconds, reader)
+        _let_in(places, run)
         _mount(places, pin, fd)
     return pin
 
 
-def _reserve(places: Places, use: Use, run: str, worker: str, seconds: float) -> Pin:
+def _reserve(places: Places, use: Use, run: str, worker: str, seconds: float, reader: int) -> Pin:
     """Return the pin of this very use that is recorded, or a new one.
 
     It is reserved anew, beside what it is bound to while that is there: otherwise it would be let go under its worker.
@@ -269,16 +278,17 @@ def _reserve(places: Places, use: Use, run: str, worker: str, seconds: float) ->
     for pin in of_run(places, run):
         if (pin.use, pin.worker) == (use, worker):
             if pin.is_held:
-                pin = replace(pin, deadline=deadline)
+                pin = replace(pin, deadline=deadline, reader=reader)
             else:
-                pin = replace(pin, state=RESERVED, deadline=deadline, boot_id=boot_id(), **asdict(Holder()))
+                pin = replace(
+                    pin, state=RESERVED, deadline=deadline, boot_id=boot_id(), reader=reader, **asdict(Holder())
+                )
             records.write(pin.record_path(places), pin.to_json(), 0o600)
             return pin
-    directory = os.path.join(places.pins_dir, run)
-    # A worker walks through to its own mount; what other runs there are is not for it to see.
-    for path in (places.pins_dir, directory):
-        os.makedirs(path, exist_ok=True)
-        os.chmod(path, 0o711)
+    os.makedirs(places.pins_dir, exist_ok=True)
+    os.chmod(places.pins_dir, 0o711)  # which runs there are is not for everybody to see
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(os.path.join(places.pins_dir, run), 0o700)
     number = 1
     while True:
         pin = Pin(
@@ -290,6 +300,7 @@ def _reserve(places: Places, use: Use, run: str, worker: str, seconds: float) ->
             deadline=deadline,
             boot_id=boot_id(),
             created=time.time(),
+            reader=reader,
         )
         try:
             os.mkdir(pin.path(places), 0o700)
@@ -302,6 +313,23 @@ def _reserve(places: Places, use: Use, run: str, worker: str, seconds: float) ->
         _remove(places, run, number)
         raise
     return pin
+
+
+def _let_in(places: Places, run: str) -> None:
+    """Let those into a run's directory who are to reach its mounts, and nobody else.
+
+    A mount does not keep the protection of the directories above what it shows. Containers are started by root, who
+    enters anyway. With mounts for different users in it, it is root's alone.
+    """
+    readers = {pin.reader for pin in of_run(places, run) if pin.reader >= 0}
+    fd = os.open(os.path.join(places.pins_dir, run), DIRECTORY)
+    try:
+        if readers:
+            admit(fd, readers.pop() if len(readers) == 1 else 0)
+        else:
+            os.fchmod(fd, 0o711)
+    finally:
+        os.close(fd)
 
 
 def _mount(places: Places, pin: Pin, fd: int) -> None:

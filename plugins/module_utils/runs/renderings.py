@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Mount = Mapping[str, Any]
-"""``source`` (the pin), ``target``, ``read_only``; and ``drive``, ``source_index`` or ``volume``, ``sub_path``."""
+"""``source`` (the pin), ``target``, ``read_only``; and ``drive``, ``source_index`` or ``volume``, ``sub_path``,
+``run_of``."""
 
 
 def docker(mounts: Iterable[Mount], environment: Mapping[str, str] | None = None) -> list[str]:

@@ -136,11 +136,15 @@ class Directory:
 
 def _named(fd: int, inodes: set[int]) -> Iterator[os.DirEntry[str]]:
     """Return what is in a directory under any name of these inodes, each once."""
-    with os.scandir(fd) as entries:
-        for entry in entries:
-            if entry.inode() in inodes:
-                inodes.discard(entry.inode())
-                yield entry
+    again = open_beneath(fd, b".")  # btrfs does not list what has come since a directory was opened
+    try:
+        with os.scandir(again) as entries:
+            for entry in entries:
+                if entry.inode() in inodes:
+                    inodes.discard(entry.inode())
+                    yield entry
+    finally:
+        os.close(again)
 
 
 def _by_inode(entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:

@@ -16,7 +16,6 @@ from functools import partial
 from .. import claims, records
 from ..answers import answering
 from ..differences import Differences
-from ..drives import recorded as drive_records
 from ..errors import Refusal, StowageError, printable
 from ..layout import record as layout_record
 from ..mounts import Located, identify
@@ -106,7 +105,7 @@ class _Declaring:
         if not self._declared:
             return []
         answer = answering({one.path for one in self._declared})
-        taken, sources = self._taken()
+        taken = self._taken()
         volumes, real = [], {}
         for one in self._declared:
             before = self._before.get(one.name)
@@ -123,7 +122,7 @@ class _Declaring:
                 volume = self._merged(one, known)
             else:
                 real[one.name] = path
-                self._check_apart(one, path, taken, sources)
+                self._check_apart(one, path, taken)
             volumes.append(volume)
         places = [(one, Located.of(real[one.name], self._sight.mounts)) for one in self._declared if one.name in real]
         for (one, place), (other, other_place) in itertools.combinations(places, 2):
@@ -155,25 +154,20 @@ class _Declaring:
         required = known.require_mount if one.require_mount is None else one.require_mount
         return replace(known, require_mount=required, grants=one.grants)
 
-    def _taken(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return what volumes must be apart from, and the sources of drives, which may be the same as one."""
+    def _taken(self) -> Mapping[str, str]:
+        """Return what volumes must be apart from."""
         claimed = claims.read(self._places, "", self._sight.mounts)
-        root = layout_record.load(self._places.layout_json)["root"]
-        taken = {
-            **({root: "the storage root"} if root else {}),
+        return {
+            **claims.of_drives_here(self._places),
+            **claims.of_root(self._places),
             **claims.of_locations(self._places),
             **claims.of_stowage(self._places, claimed.entries, claimed.unseen),
+            **claims.of_protected(self._places),
         }
-        sources: dict[str, str] = {}
-        for workspace in drive_records.workspaces(self._places):
-            record = records.read(drive_records.record_path(self._places, workspace)) or {}
-            sources.update(claims.of_drives(self._places, str(record.get("host", ""))))
-        return taken, sources
 
-    def _check_apart(self, one: Declared, path: str, taken: Mapping[str, str], sources: Mapping[str, str]) -> None:
+    def _check_apart(self, one: Declared, path: str, taken: Mapping[str, str]) -> None:
         name, mounts = f"{one.described}: path {one.path}", self._sight.mounts
         claims.check_apart(name, path, taken, mounts, _APART)
-        claims.check_apart(name, path, sources, mounts, _APART, but=("is",))
         owner = claims.owner_of(path, mounts)
         if owner:
             raise Refusal(name, f"it is, or is inside, {owner}", _APART)

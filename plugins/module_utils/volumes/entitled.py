@@ -19,6 +19,8 @@ class Whose(NamedTuple):
     user: str
     team: str
     """The team that it was stamped with when it was made; empty for none."""
+    owner: int = 0
+    """The number of the user whose its directory is, who alone reaches beside root what is mounted for it."""
 
     @property
     def described(self) -> str:

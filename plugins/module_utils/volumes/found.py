@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from .. import claims
 from ..answers import check_answers
 from ..drives import host_paths
 from ..errors import Refusal, printable
@@ -60,15 +61,19 @@ def check_mount(volume: Volume, fd: int, sight: Sight) -> None:
 
 
 @contextmanager
-def opened_folder(volume: Volume, sub_path: str, sight: Sight) -> Iterator[int]:
+def opened_folder(volume: Volume, sub_path: str, sight: Sight, protected: Mapping[str, str]) -> Iterator[int]:
     """Open a folder of a volume, over no symbolic link in it and through no mount in it.
 
-    :raises Refusal: when it is not there, or something is mounted below it, which a worker would not see
+    :param protected: paths that no run may have mounted
+    :raises Refusal: when it is not there, is protected or holds what is, or something is mounted below it, which a
+        worker would not see
     """
     with opened(volume, sight) as found:
         fd = open_folder(found.fd, volume.described, sub_path)
         try:
             path = os.readlink(f"/proc/self/fd/{fd}")
+            remedy = "grant the folders beside it, or take it out of the protected paths"
+            claims.check_apart(volume.described, path, protected, sight.mounts, remedy)
             for mount in sight.mounts:
                 if mount.point != path and is_within(mount.point, path):
                     rule = f"{printable(mount.point)} is mounted in it, and a worker would see an empty directory there"

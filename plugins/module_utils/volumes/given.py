@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..answers import answering
+from ..claims import of_protected
 from ..drives.declared import Problems, check_name
 from ..drives.permissions import Applied
 from ..errors import Refusal, StowageError, did_you_mean, one_line
@@ -57,18 +58,20 @@ class VolumeFolder:
 
         :raises StowageError: when it cannot
         """
-        with opened_folder(self.volume, self.sub_path, sight):
+        with opened_folder(self.volume, self.sub_path, sight, of_protected(self.places)):
             return Look()
 
     def take(self, run: str, worker: str, seconds: float, _tell: Callable[[Applied], object] = _untold, /) -> Pin:
         """Mount it for a worker, as reserved for *seconds*."""
-        with opened_folder(self.volume, self.sub_path, Sight()) as fd, host_lock(self.places):
+        protected = of_protected(self.places)
+        with opened_folder(self.volume, self.sub_path, Sight(), protected) as fd, host_lock(self.places):
             # Nobody takes the grant away between this and the pin, by which that is seen.
             now = recorded.load(self.places).get(self.volume.name)
             if now is None or now.path != self.volume.path or not self._is_granted(now):
                 rule = f"it is not granted to {self.whose.described} any more"
                 raise Refusal(self.name, rule, "prepare the run again")
-            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds)
+            reader = self.whose.owner
+            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds, reader=reader)
 
     def _is_granted(self, volume: Volume) -> bool:
         return is_covered(entitled({volume.name: volume.grants}, self.whose), volume.name, self.sub_path)

@@ -35,6 +35,7 @@ def whose(places: Places, run: str, team: str = "") -> tuple[Whose, str]:
         fd = _opened(location, run, named)
         try:
             stamp = stamps.load(places, named.user).get(named.in_user)
+            owner = os.fstat(fd).st_uid
             stamped = stamp.team if stamp is not None and stamp.matches(fd) else ""
         finally:
             os.close(fd)
@@ -42,9 +43,9 @@ def whose(places: Places, run: str, team: str = "") -> tuple[Whose, str]:
             rule = f"{team} is not what run {printable(run)} is stamped with here, which is {stamped or 'no team'}"
             raise Refusal("volumes_team", rule, "leave it out on a host that has the stamps")
     if team or stamped or location.is_measured_here:
-        return Whose(run, named.user, stamped or team), ""
+        return Whose(run, named.user, stamped or team, owner), ""
     rule = f"run {printable(run)}: its team is not known on this host, for another one measures its runs"
-    return Whose(run, named.user, ""), f"{rule}; what is granted to teams is left out"
+    return Whose(run, named.user, "", owner), f"{rule}; what is granted to teams is left out"
 
 
 def _opened(location: RunsLocation, run: str, names: tuple[str, ...]) -> int:
