@@ -635,8 +635,12 @@ def test_it_waits_for_a_short_use(lab: Lab) -> None:
         looks.append(1)
         return {subject.name: ["stowaged measures it"] if len(looks) < 3 else [] for subject in subjects}
 
-    lab.remove(look=look, patience_s=20)
-    assert not lab.path.exists() and len(looks) == 4
+    aside(lab)
+    lab.remove(look=look, patience_s=20, differences=(predicted := Differences(check_mode=True)))
+    assert predicted.actions == [f"put back {lab.path}", f"remove {lab.path}"] and len(looks) == 3
+    looks.clear()
+    lab.remove(look=look, patience_s=20, differences=(done := Differences()))
+    assert not lab.path.exists() and len(looks) == 4 and done.actions == predicted.actions
 
 
 def test_what_cannot_be_deleted_is_told_and_goes_later(lab: Lab) -> None:
