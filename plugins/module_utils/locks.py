@@ -14,14 +14,17 @@ Whoever holds several takes them in this order, so that no two wait for each oth
 6. a copy's own lock (:func:`lock`, :func:`try_lock`), in the data location;
 7. :func:`run_lock`, for the pins of a run;
 8. :func:`records_lock`, for the records of copies, and of what is held;
-9. :func:`runs_lock`, for the directories of runs and their stamps.
+9. :func:`aside_lock`, for one run that is made, or moved aside and judged, for as long as that takes;
+10. :func:`runs_lock`, for the directories of runs and their stamps: for moments only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import struct
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -32,6 +35,8 @@ from .records import make_directory
 from .syscalls import open_beneath
 
 _RUN_LOCKS = 64
+_RANGE = struct.Struct("hhqqi4x")
+"""The kernel's ``struct flock``."""
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -94,8 +99,46 @@ def relocation_lock(places: Places, location: str, timeout: float = 60.0) -> con
     return _held(places, os.path.join(places.run, f"relocation-{location}.lock"), timeout)
 
 
+@contextlib.contextmanager
+def aside_lock(places: Places, key: str, timeout: float = 120.0) -> Iterator[None]:
+    """Hold the lock of what lies aside, or may, under the name *key*: of this and no other.
+
+    :raises StowageError: when another process holds it for longer than *timeout* seconds
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        with try_aside_lock(places, key) as mine:
+            if mine:
+                yield
+                return
+        if time.monotonic() >= deadline:
+            raise StowageError(f"{key}: another process removes or makes that run for {timeout:.0f} s; try again")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def try_aside_lock(places: Places, key: str) -> Iterator[bool]:
+    """Hold the lock of what lies aside as *key* unless it is taken; yield whether it is held.
+
+    There may be any number of them, so each is one byte of a file, however long that would be: nothing is left behind.
+    """
+    make_directory(places.run)
+    fd = os.open(os.path.join(places.run, "aside.lock"), _FLAGS, 0o600)
+    try:
+        byte = int(hashlib.sha256(os.fsencode(key)).hexdigest()[:15], 16)
+        try:
+            # Of the open file, and not of the process: closing another descriptor of the file does not let go.
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+            mine = True
+        except BlockingIOError:
+            mine = False
+        yield mine
+    finally:
+        os.close(fd)
+
+
 def runs_lock(places: Places, timeout: float = 120.0) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock under which the directories of runs are made, stamped and moved aside.
+    """Hold the lock under which the directories of runs are made and stamped, and put back from aside.
 
     :raises StowageError: when another process holds it for longer than *timeout* seconds
     """

@@ -33,6 +33,7 @@ _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _MNT_FORCE, _MNT_DETACH = 0x1, 0x2
 _UMOUNT_NOFOLLOW = 8
+_MS_PRIVATE = 1 << 18
 _CLONE_NEWNS = 0x00020000
 _KCMP_FILES, _KCMP_FS = 2, 3
 _PR_SET_PDEATHSIG = 1
@@ -127,18 +128,21 @@ def clone_mount(fd: int, name: str) -> int:
     return _checked(int(_libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), *arguments)), os.fsencode(name))
 
 
-def bind_mount(fd: int, target: str, read_only: bool = False) -> None:
+def bind_mount(fd: int, target: str, read_only: bool = False, apart: bool = False) -> None:
     """Mount the directory or file open at *fd* on *target*, without set-id programs and devices.
 
     The mount has these properties before it is anywhere: mounting reaches the mount namespaces of services and
     containers at once, and a later change of its properties would not. Linux 5.12 is the first that can do this.
+
+    :param apart: whether what is mounted later on the directory at its other places is not to appear at *target*, nor
+        the other way round
     """
     place = os.fsencode(target)
     nowhere = ctypes.c_char_p(b"")
     tree = clone_mount(fd, target)
     try:
         attributes = _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | (_MOUNT_ATTR_RDONLY if read_only else 0)
-        wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
+        wanted = struct.pack("=QQQQ", attributes, 0, _MS_PRIVATE if apart else 0, 0)
         result = _libc.syscall(
             ctypes.c_long(_SYS_MOUNT_SETATTR),
             ctypes.c_int(tree),

@@ -15,8 +15,11 @@ description:
   - A run is C(<runs>/<user>/<experiment>/<run_id>) in the runs location of the storage layout, with C(work) and
     C(attempts/<n>/{out,logs}) in it. The directories of the user and of the experiment are root's, so that nobody can
     put another directory in a run's place. The run and everything that is made in it have the given owner.
+  - The runs location, and what is around it, must be root's for the same reason. A site whose platform makes runs
+    itself, as a user of its own, does not use this module.
   - The team of a run is stamped when it is made, in a record of the host that measures the runs, before anybody can use
-    the run. A stamp never changes. The space that the run takes counts for that team, whoever its owner works for now.
+    the run. A stamp never changes by itself. The space that the run takes counts for that team, whoever its owner works
+    for now.
   - A run that was made by other means is taken in when its owner is the given one. That changes its stamp, and group
     and mode of its directory where they differ.
   - O(state=absent) removes a whole run that Stowage made or took in and that nobody uses. It is moved aside, looked at
@@ -41,8 +44,14 @@ options:
     required: true
   team:
     description:
-      - The team that the run counts for. Another one than was stamped is refused. Required unless O(state=absent).
+      - The team that the run counts for. Another one than was stamped is refused, unless O(accept_new_team=true).
+        Required unless O(state=absent).
     type: str
+  accept_new_team:
+    description:
+      - Stamp a run anew that is stamped with another team, because that was wrong from the beginning. An event says so.
+    type: bool
+    default: false
   owner:
     description:
       - The user of the host, by name or number, that owns the run. An existing run of another owner is refused.
@@ -74,8 +83,8 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     description:
-      - Predicts the changes, the diff and the actions of a run, and the number of the next attempt. The layout must
-        have been made before.
+      - Predicts the changes, the diff and the actions of a run, and the number of the next attempt, also of a run that
+        an earlier removal, which was killed, has left aside. The layout must have been made before.
   diff_mode:
     description: Shows the directories and the stamp that differ.
 notes:
@@ -179,6 +188,7 @@ ARGUMENT_SPEC = {
     "experiment": {"type": "str", "required": True},
     "run_id": {"type": "str", "required": True},
     "team": {"type": "str"},
+    "accept_new_team": {"type": "bool", "default": False},
     "owner": {"type": "str"},
     "group": {"type": "str"},
     "mode": {"type": "str", "default": "0750"},
@@ -199,7 +209,8 @@ def body(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         for warning in removal.remove(places, name, differences):
             module.warn(warning)
         return {"run": str(name), "path": location.run_path(places, name)}
-    request = Request(name, check_name(params["team"], "team"), ownership_of(module), check_attempt(params["attempt"]))
+    team, attempt = check_name(params["team"], "team"), check_attempt(params["attempt"])
+    request = Request(name, team, ownership_of(module), attempt, params["accept_new_team"])
     made = run_directories.make(places, request, differences)
     for warning in made.warnings:
         module.warn(warning)

@@ -17,7 +17,7 @@ from stowage_core import mounts
 from stowage_core.accounts import User
 from stowage_core.answers import check_answers
 from stowage_core.errors import Refusal
-from stowage_core.layout.access import Need, check_access, check_will_have_access
+from stowage_core.layout.access import Need, check_access, check_users, check_will_have_access
 from stowage_core.layout.directories import Ownership, Wanted, directories, make, ownership
 from stowage_core.layout.found import MountRule, Place, check_same_filesystem, find, find_all
 from stowage_core.layout.rules import resolve
@@ -220,6 +220,19 @@ class TestAccess:
         (place / "runs").chmod(0o755)
         assert "may not write (mode 0755, owner root:root)" in self.refused(place / "runs")
         check_access([NOBODY], [Need("volume_root", str(place / "runs"), os.R_OK | os.X_OK)])
+
+    def test_runs_are_found_and_not_made(self, place: Path) -> None:
+        """Whoever may write to the runs location may put his own directory in the place of a user's."""
+        layout = resolve(str(place / "root"), {})
+        wanted = Wanted("nobody", "nogroup", 0o2775, 65534, 65534)
+        check_users([NOBODY], find_all(layout, mounts.read()), wanted)
+        for one in directories(layout, find_all(layout, mounts.read()), wanted):
+            make(one.path, one.wanted)
+        check_users([NOBODY], find_all(layout, mounts.read()), wanted)
+        assert ownership(f"{place}/root/runs") == OURS
+        (place / "root" / "runs").chmod(0o750)
+        with pytest.raises(Refusal, match=r"may not read or enter .*; give the user permission to read and enter it"):
+            check_users([NOBODY], find_all(layout, mounts.read()), wanted)
 
     def test_the_component_that_bars_the_way_is_named(self, place: Path) -> None:
         (place / "closed" / "runs").mkdir(parents=True)

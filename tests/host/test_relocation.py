@@ -32,6 +32,18 @@ FORWARD = STEPS[: STEPS.index("finished") + 1]
 SIZE = 320 << 20
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _shared_mounts() -> Iterator[None]:
+    """Have the mounts of this process's namespace be shared, as systemd has those of a host."""
+    root = next(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == "/")
+    if " shared:" in root.partition(" - ")[0]:
+        yield
+        return
+    subprocess.run(["mount", "--make-rshared", "/"], check=True)
+    yield
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
 @pytest.fixture
 def lab(small_disk: Callable[..., Any], tmp_path: Path) -> Lab:
     made = Lab(tmp_path, small_disk("ext4", 128 << 20).path, small_disk("xfs", SIZE).path)
@@ -278,6 +290,19 @@ def at_a_mount_point(lab: Lab, disk: Path) -> dict[str, Any]:
     return contents(disk)
 
 
+def booted(lab: Lab, disk: Any) -> None:
+    """Have mounted what a boot mounts."""
+    at = Path(lab.places.relocations_dir) / "disks/runs"
+    for point in (lab.path, at):
+        while os.path.ismount(point):
+            subprocess.run(["umount", point], check=True)
+    if list(lab.units.iterdir()):
+        subprocess.run(["mount", disk.device, at], check=True)
+        subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+    else:
+        disk.mount()
+
+
 @pytest.mark.parametrize("step", [None, "covered", "copied", "kept", "bound", "set aside"])
 @pytest.mark.parametrize("boot", [False, True])
 def test_a_location_that_is_all_of_a_disk(
@@ -290,14 +315,7 @@ def test_a_location_that_is_all_of_a_disk(
         killed(step, lab.move)
         assert contents(lab.path) == before
     if boot:
-        for point in (lab.path, at):
-            while os.path.ismount(point):
-                subprocess.run(["umount", point], check=True)
-        if list(lab.units.iterdir()):
-            subprocess.run(["mount", disk.device, at], check=True)
-            subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
-        else:
-            disk.mount()
+        booted(lab, disk)
         assert contents(lab.path) == before
     lab.move()
     assert contents(lab.path) == before == contents(lab.to)
@@ -320,6 +338,41 @@ def test_a_disk_is_switched_back(lab: Lab, small_disk: Callable[..., Any]) -> No
     assert contents(lab.path) == before and not list(lab.units.iterdir())
     assert [mount.point for mount in mounts.read() if mount.fstype == "xfs"].count(str(disk.path)) == 1
     (lab.path / "goes on").touch()
+
+
+@pytest.mark.parametrize("step", [None, "undoing", "not kept", "switched back"])
+def test_a_disk_is_switched_back_after_a_boot(lab: Lab, small_disk: Callable[..., Any], step: str | None) -> None:
+    disk = small_disk("ext4", 128 << 20)
+    before = at_a_mount_point(lab, disk.path)
+    lab.until_switched()
+    booted(lab, disk)
+    if step is not None:
+        killed(step, lambda kill: lab.moving(kill).undo())
+    lab.moving().undo()
+    assert contents(lab.path) == before and lab.held
+    lab.moving().give_up()
+    assert contents(lab.path) == before and not lab.held and lab.stage == "undone"
+    assert [mount.point for mount in mounts.read() if mount.source == disk.device] == [str(disk.path)]
+    (lab.path / "goes on").touch()
+
+
+def test_a_disk_that_is_gone_is_not_switched_back_to(lab: Lab, small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("ext4", 128 << 20)
+    at_a_mount_point(lab, disk.path)
+    lab.until_switched()
+    booted(lab, disk)
+    at = Path(lab.places.relocations_dir) / "disks/runs"
+    subprocess.run(["umount", at], check=True)
+    with pytest.raises(StowageError, match="is not the directory that is moved"):
+        lab.moving().undo()
+    assert lab.stage == "switched" and lab.held and os.path.samefile(lab.path, lab.to)
+    subprocess.run(["mount", disk.device, at], check=True)
+    killed("switched back", lambda kill: lab.moving(kill).undo())
+    subprocess.run(["umount", lab.path], check=True)
+    for work in (lab.moving().undo, lab.moving().give_up):
+        with pytest.raises(StowageError, match="is not the directory that is moved|is mounted neither there nor at"):
+            work()
+    assert lab.stage == "switched" and lab.held
 
 
 def test_a_copying_process_that_is_left_over_is_waited_for(lab: Lab) -> None:

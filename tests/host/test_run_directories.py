@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -24,8 +25,9 @@ from stowage_core.differences import Differences
 from stowage_core.drives.declared import check_drives
 from stowage_core.errors import StowageError
 from stowage_core.layout.directories import Ownership
+from stowage_core.locks import runs_lock, try_aside_lock
 from stowage_core.places import Places
-from stowage_core.runs import location, pins, removal, run_directories, stamps
+from stowage_core.runs import location, pins, removal, run_directories, stamps, trash
 from stowage_core.runs.pins import Use
 from stowage_core.runs.removal import STEPS
 from stowage_core.runs.run_directories import Outcome, Request
@@ -238,7 +240,7 @@ def test_a_run_that_was_made_by_other_means(lab: Lab) -> None:
     (lab.path / "checkpoint").write_bytes(b"x")
     differences = Differences()
     lab.make(differences=differences)
-    assert differences.actions[0] == f"stamp {lab.path} with team vision"
+    assert differences.actions[-1] == f"stamp {lab.path} with team vision", "when all else is done"
     assert lab.stamped() == {"ann/sft/r1": "vision"} and (lab.path / "checkpoint").exists()
     assert owned(lab.path) == (UID, GID, 0o750) and owned(lab.path / "work") == (UID, GID, 0o750)
     lab.make(differences=(again := Differences()))
@@ -265,6 +267,10 @@ def test_a_directory_that_was_made_again_is_another_run(lab: Lab) -> None:
         (lambda lab: os.chown(lab.path / "work", 0, 0), "{run}/work: belongs to root, and not to 4711"),
         (lambda lab: os.chown(lab.at("ann"), UID, 0), "{runs}/ann: belongs to 4711, who could put another directory"),
         (lambda lab: lab.at("ann", "sft").chmod(0o775), "{runs}/ann/sft: others than root can write to it (mode 0775)"),
+        (lambda lab: os.chown(lab.runs, UID, 0), "{runs}: belongs to 4711, who could put another directory"),
+        (lambda lab: lab.runs.chmod(0o2775), "{runs}: others than root can write to it (mode 2775)"),
+        (lambda lab: os.chown(lab.runs.parent, UID, 0), "{disk}: belongs to 4711, who could put another directory"),
+        (lambda lab: lab.runs.parent.chmod(0o775), "{disk}: others than root can write to it (mode 0775)"),
         (lambda lab: swap(lab.path / "attempts"), "{run}/attempts: something else than a directory of this filesystem"),
         (lambda lab: swap(lab.at("ann", "sft")), "{runs}/ann/sft: something else than a directory of this filesystem"),
         (lambda lab: lab.at(".stowage-trash").chmod(0o755), "{runs}/.stowage-trash: must be root's alone (0700)"),
@@ -273,9 +279,41 @@ def test_a_directory_that_was_made_again_is_another_run(lab: Lab) -> None:
 def test_what_is_not_as_it_must_be(lab: Lab, spoil: Callable[[Lab], object], message: str) -> None:
     lab.make()
     spoil(lab)
+    wanted = message.format(run=lab.path, runs=lab.runs, disk=lab.runs.parent)
     for attempt in (None, "next"):
         found = refused(lambda attempt=attempt: lab.make(attempt))
-        assert found.startswith(message.format(run=lab.path, runs=lab.runs)), found
+        assert found.startswith(wanted), found
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_nothing_is_removed_that_others_could_have_put_there(lab: Lab, above: int) -> None:
+    lab.make()
+    path = lab.at(*RUN[:above])
+    os.chown(path, UID, GID)
+    assert refused(lab.remove).startswith(f"{path}: belongs to 4711, who could put another directory in a run's place")
+    os.chown(path, 0, 0)
+    lab.remove()
+
+
+def test_a_sticky_directory_above_keeps_what_is_roots(lab: Lab) -> None:
+    lab.runs.parent.chmod(0o1777)
+    lab.make()
+    assert lab.path.exists()
+
+
+def test_where_root_is_not_root(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a server that squashes root: what is made would be somebody else's until it has its owner."""
+    opened = run_directories.open_beneath
+
+    def squashed(parent: int, name: bytes, *more: Any) -> int:
+        fd = opened(parent, name, *more)
+        if name.startswith(b".stowage-new-"):
+            os.fchown(fd, 65534, 65534)
+        return fd
+
+    monkeypatch.setattr(run_directories, "open_beneath", squashed)
+    assert f"{lab.runs}: what root makes in it is not root's" in refused(lab.make)
+    assert os.listdir(lab.runs) == [".stowage-trash"] and lab.stamped() == {}
 
 
 def swap(path: Path) -> None:
@@ -287,10 +325,39 @@ def swap(path: Path) -> None:
 def test_a_stamp_never_changes(lab: Lab) -> None:
     lab.make()
     message = (
-        "run ann/sft/r1: is stamped with team vision, and a stamp never changes; give team: vision, or make another"
+        "run ann/sft/r1: is stamped with team vision, and a stamp never changes by itself; give team: vision, or set"
     )
     assert refused(lambda: lab.make(team="speech")).startswith(message)
     assert lab.stamped() == {"ann/sft/r1": "vision"}
+
+
+def test_a_wrong_team_is_corrected_on_demand(lab: Lab) -> None:
+    lab.make()
+    for differences in (predicted := Differences(check_mode=True), done := Differences(), again := Differences()):
+        lab.make(team="speech", accept_new_team=True, differences=differences)
+    assert (
+        predicted.diff()
+        == done.diff()
+        == {"before": {f"team of run {RUN}": "vision"}, "after": {f"team of run {RUN}": "speech"}}
+    )
+    assert predicted.actions == done.actions == [f"stamp {lab.path} with team speech"] and not again.changed
+    assert lab.stamped() == {"ann/sft/r1": "speech"}
+    assert [(event["object"], event["reason"]) for event in events.read(lab.places)] == [
+        ("run/ann/sft/r1", "RunTeamChanged")
+    ]
+
+
+@pytest.mark.parametrize("attempt", [None, 1])
+def test_what_is_refused_is_not_stamped_before(lab: Lab, attempt: int | None) -> None:
+    """Else the right team could not be given to the next call."""
+    there = lab.path / ("work" if attempt is None else "attempts/1/out")
+    there.mkdir(parents=True)
+    for path in (lab.path, lab.path / "attempts", lab.path / "attempts" / "1"):
+        if path.exists():
+            os.chown(path, UID, GID)
+    before = owned(lab.path)
+    assert f"{there}: belongs to root" in refused(lambda: lab.make(attempt, team="wrong"))
+    assert lab.stamped() == {} and owned(lab.path) == before and lab.path.joinpath("work").exists() == (attempt is None)
 
 
 def test_a_damaged_record_of_stamps(lab: Lab) -> None:
@@ -452,6 +519,89 @@ def test_the_source_of_a_drive_stays(lab: Lab) -> None:
     assert not lab.path.exists()
 
 
+@pytest.fixture
+def alias(lab: Lab, request: pytest.FixtureRequest) -> str:
+    """Another way to the run."""
+    other = lab.runs.parent / "other"
+    if request.param == "link":
+        other.symlink_to(lab.path)
+        return str(other)
+    other.mkdir()
+    if request.param == "mount of a part":
+        lab.path.mkdir(parents=True)
+        os.chown(lab.path, UID, GID)
+    shown = lab.path if request.param == "mount of a part" else lab.runs
+    subprocess.run(["mount", "--bind", shown, other], check=True)  # as a moved location leaves it
+    return str(other) if shown == lab.path else f"{other}/{RUN}"
+
+
+@pytest.mark.parametrize("alias", ["link", "mount of runs", "mount of a part"], indirect=True)
+@pytest.mark.parametrize("held", ["drive", "pin"])
+def test_what_is_kept_for_others_is_known_by_any_name(lab: Lab, alias: str, held: str) -> None:
+    lab.make()
+    path = f"{alias}/work"
+    if held == "drive":
+        sources = [{"node_scope": "local-any", "path": path, "mount_path": "/d", "mode": "ReadWrite"}]
+        (entry,) = check_drives([{"metadata": {"name": "d"}, "spec": {"sources": sources}}])
+        record = os.path.join(lab.places.drives_dir, "ml.json")
+        records.write(record, {"workspace": "ml", "host": "gpu-01", "drives": [{**entry, "identity": "1"}]})
+        assert "in use: drive ml/d has its source in it" in refused(lambda: lab.remove(look=sees_nothing))
+        return
+    aside = lab.at("aside")
+    aside.mkdir()
+    fd = os.open(aside, os.O_RDONLY)
+    try:
+        pins.hold(lab.places, Use("ml", "d", 0, path, "", pins.READ_ONLY), fd, run="tune", worker="w0", seconds=60)
+    finally:
+        os.close(fd)
+    try:
+        assert "in use: pin tune/1 is held" in refused(lambda: lab.remove(look=sees_nothing))
+    finally:
+        pins.release(lab.places, "tune", 1)
+    assert lab.path.exists()
+
+
+def test_others_make_runs_while_one_is_judged(lab: Lab) -> None:
+    """However many files it has: of one user's removal nobody else is to notice anything."""
+    lab.make()
+    lab.fill()
+    before = identity(lab.path)
+    done: list[str] = []
+
+    def step(now: str) -> None:
+        if now in ("unused", "aside", "unused aside", "write leases", "emptying"):
+            with runs_lock(lab.places, timeout=0):
+                pass
+            lab.make("next", run=RunName("bob", "sft", f"r{len(done)}"))
+            done.append(now)
+            assert len(lab.trash()) == (now != "unused"), "nobody puts it back meanwhile"
+            if now == "aside":
+                with try_aside_lock(lab.places, trash.key_of(RUN)) as free:
+                    assert not free
+
+    lab.remove(step=step)
+    assert done[:4] == ["unused", "aside", "unused aside", "write leases"] and "emptying" in done
+    assert list(lab.stamped()) == [f"bob/sft/r{number}" for number in range(len(done))] and lab.trash() == []
+    lab.make()
+    assert identity(lab.path) != before
+
+
+def test_what_another_call_empties_is_left_to_it(lab: Lab) -> None:
+    lab.make()
+    lab.fill()
+    looked: list[str] = []
+
+    def step(now: str) -> None:
+        if now == "emptying" and not looked:
+            looked.append(now)
+            differences = Differences()
+            assert lab.remove(differences=differences) == [] and not differences.changed
+            assert len(lab.trash()) == 1 and lab.stamped() == {"ann/sft/r1": "vision"}, "the stamp goes last"
+
+    lab.remove(step=step)
+    assert looked and lab.trash() == [] and lab.stamped() == {}
+
+
 @pytest.mark.parametrize("when", ["aside", "unused aside"])
 def test_what_comes_into_use_meanwhile_is_put_back(lab: Lab, when: str) -> None:
     lab.make()
@@ -485,8 +635,12 @@ def test_it_waits_for_a_short_use(lab: Lab) -> None:
         looks.append(1)
         return {subject.name: ["stowaged measures it"] if len(looks) < 3 else [] for subject in subjects}
 
-    lab.remove(look=look, patience_s=20)
-    assert not lab.path.exists() and len(looks) == 4
+    aside(lab)
+    lab.remove(look=look, patience_s=20, differences=(predicted := Differences(check_mode=True)))
+    assert predicted.actions == [f"put back {lab.path}", f"remove {lab.path}"] and len(looks) == 3
+    looks.clear()
+    lab.remove(look=look, patience_s=20, differences=(done := Differences()))
+    assert not lab.path.exists() and len(looks) == 4 and done.actions == predicted.actions
 
 
 def test_what_cannot_be_deleted_is_told_and_goes_later(lab: Lab) -> None:
@@ -507,6 +661,60 @@ def test_what_cannot_be_deleted_is_told_and_goes_later(lab: Lab) -> None:
             subprocess.run(["chattr", "-i", found], check=True)
     lab.remove(RUN._replace(run_id="r3"))
     assert lab.trash() == [] and lab.stamped() == {"ann/sft/r1": "vision"}, "that of the new run"
+
+
+def damage(lab: Lab, run: RunName) -> None:
+    Path(stamps.record_path(lab.places, run)).write_text("{")
+
+
+def test_damaged_stamps_of_others_hold_nothing_up(lab: Lab) -> None:
+    bob = RunName("bob", "sft", "r1")
+    lab.make()
+    lab.make(run=bob)
+    damage(lab, RUN)
+    differences = Differences()
+    assert lab.remove(run=bob, differences=differences) == []
+    assert differences.actions == [f"remove {lab.at(*bob)}"] and lab.trash() == []
+    assert stamps.stamp_of(lab.places, bob) is None
+    lab.make(run=bob)
+    assert lab.make(run=bob).warnings == []
+
+
+def test_what_is_condemned_goes_whosever_it_was(lab: Lab) -> None:
+    lab.make()
+    lab.fill()
+    aside(lab, "condemned")
+    damage(lab, RUN)
+    (warning,) = lab.remove(RunName("bob", "sft", "r1"))
+    assert "/condemned/" in warning and "the stamp of that run may stay: " in warning and "not valid JSON" in warning
+    assert lab.trash() == []
+
+
+def test_a_stamp_that_is_damaged_while_its_run_is_removed(lab: Lab) -> None:
+    lab.make()
+    differences = Differences()
+
+    def step(now: str) -> None:
+        if now == "condemned":
+            damage(lab, RUN)
+
+    assert "not valid JSON" in refused(lambda: lab.remove(differences=differences, step=step))
+    assert differences.actions == [f"remove {lab.path}"] and lab.trash() == []
+    assert "not valid JSON" in refused(lab.make), "it is not written over"
+
+
+def test_an_action_is_told_when_it_is_done(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.make()
+    subprocess.run(["rm", "-r", lab.path], check=True)
+
+    def fails(*_arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(removal.stamps, "remove", fails)
+    differences = Differences()
+    with pytest.raises(OSError):
+        lab.remove(differences=differences)
+    assert differences.actions == [] and not differences.changed
 
 
 def test_a_full_disk(small_disk: Callable[..., SmallDisk], tmp_path: Path) -> None:
@@ -558,6 +766,72 @@ def test_killed_while_it_is_removed(lab: Lab, step: str, then: str) -> None:
         assert lab.path.exists() == (not judged) and (judged or len(os.listdir(lab.path / "work")) == 600)
     lab.remove()
     assert not lab.path.exists() and lab.stamped() == {} and lab.trash() == []
+
+
+def aside(lab: Lab, step: str = "aside", run: RunName = RUN) -> None:
+    """Leave a run as a removal does that is killed."""
+    killed(step, lambda kill: lab.remove(run, step=kill))
+
+
+@pytest.mark.parametrize("step", ["aside", "condemned", "emptied"])
+@pytest.mark.parametrize("gone", [0, 1, 2])
+@pytest.mark.parametrize("work", ["make", "make another", "remove", "remove another"])
+def test_what_lies_aside_is_predicted(lab: Lab, step: str, gone: int, work: str) -> None:
+    lab.make("next")
+    aside(lab, step)
+    for number in range(gone):
+        lab.at(*RUN[: 2 - number]).rmdir()
+    run = RUN if "another" not in work else RunName("bob", "sft", "r2")
+    results = []
+    for differences in (Differences(check_mode=True), Differences()):
+        before = sorted(lab.runs.rglob("*"))
+        made = lab.make("next", run, differences).to_json() if "make" in work else lab.remove(run, differences)
+        results.append((made, differences.changed, differences.diff(), sorted(differences.actions)))
+        assert not differences.check_mode or sorted(lab.runs.rglob("*")) == before
+    assert results[0] == results[1]
+    if step == "aside":
+        assert f"put back {lab.path}" in results[0][3]
+        assert work == "remove" or (lab.path / "attempts" / "1" / "out").is_dir()
+        assert work != "make" or results[0][0]["attempt"] == 2
+        assert work == "remove" or owned(lab.at("ann")) == owned(lab.at("ann", "sft")) == (0, 0, 0o755)
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_no_run_takes_the_place_of_one_that_lies_aside(lab: Lab, check_mode: bool) -> None:
+    lab.make()
+    aside(lab)
+    Path(stamps.record_path(lab.places, RUN)).unlink()
+    message = refused(lambda: lab.make(differences=Differences(check_mode)))
+    assert message.startswith(f"run {RUN}: lies aside, where a removal that was killed has left it: {lab.runs}/")
+    assert "is of no run that is stamped" in message and not lab.path.exists()
+    assert len(lab.make(run=RUN._replace(run_id="r2")).warnings) == 1
+
+
+def test_a_power_failure_after_a_removal(small_disk: Callable[..., SmallDisk], tmp_path: Path) -> None:
+    """A run that comes back has its stamp still: what the disk has at any step is copied, as it would be found then."""
+    one = small_disk("ext4")
+    lab = Lab(one.path, tmp_path)
+    lab.make()
+    lab.fill()
+    os.sync()
+    kept: dict[str, tuple[Path, dict[str, str]]] = {}
+
+    def step(now: str) -> None:
+        image = kept[now] = (tmp_path / f"{len(kept)}.image", lab.stamped())
+        shutil.copyfile(one.image, image[0])
+
+    lab.remove(step=step)
+    step("after")
+    one.unmount()
+    for now, (image, stamped) in kept.items():
+        subprocess.run(["mount", "-o", "loop", image, one.path], check=True)
+        try:
+            trashed, is_there = lab.trash(), lab.path.exists()
+            assert stamped or not (is_there or trashed), f"{now}: it is back, and nobody knows its team"
+            assert not is_there or len(os.listdir(lab.path / "work")) == 3, f"{now}: whole, if it has its name"
+        finally:
+            subprocess.run(["umount", one.path], check=True)
+    assert {"aside", "unstamped", "after"} <= set(kept)
 
 
 @pytest.mark.parametrize("step", ["mkdir", "stamp", "give", "rename"])

@@ -11,6 +11,7 @@ root can enter either.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 
 from ..errors import StowageError, printable
@@ -23,6 +24,11 @@ _PREFIX = b".stowage-moved-"
 def name_of(identity: str) -> bytes:
     """Return the name of the directory in which the old content lies."""
     return _PREFIX + os.fsencode(identity)
+
+
+def is_set_aside(fd: int) -> bool:
+    """Return whether the content of the directory open at *fd* lies aside, or was deleted, whichever host did it."""
+    return any(name.startswith(_PREFIX) for name in names_in(fd)) or not stat.S_IMODE(os.fstat(fd).st_mode)
 
 
 def set_aside(fd: int, identity: str) -> None:

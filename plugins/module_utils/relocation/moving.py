@@ -397,6 +397,7 @@ class Moving:
             raise Refusal(one.location, rule, f"run it again to finish it, and move it again, from {one.to}")
         if self._is_predicted(one, UNDONE):
             return one
+        self._check_old_there(one)
         one = self._save(replace(one, stage=SWITCHED, doing=UNDONE), "undoing")
         self._remove_units(one)
         self._step("not kept")
@@ -404,18 +405,30 @@ class Moving:
         self._step("switched back")
         return self._reach(one.at(UNDONE), "undone")
 
+    def _check_old_there(self, one: Relocation) -> None:
+        """Refuse when what would be gone back to is not the old directory, with its content."""
+        table = mount_table.read()
+        now = one.at_old_path.found(table)
+        with opened_beneath(one, table) if now.bound or now.closed else opened_old(one, table) as fd:
+            if aside.is_set_aside(fd):
+                rule = f"what was in {one.path} is set aside, or deleted, by a host that shares it"
+                raise Refusal(one.location, rule, f"finish the move, and move it again, from {one.to}")
+
     def _back(self, one: Relocation) -> None:
         one.at_old_path.uncover()
         table = mount_table.read()
-        if one.location != "runs":
-            return
-        try:
-            with opened_old(one, table) as old_fd, opened_new(one, table) as new_fd:
-                self._follow(one, new_fd, old_fd)
-        except (Refusal, OSError) as error:
-            # As when the new disk is dead: that must not keep anybody from the old one.
-            message = f"the teams of runs are those of the new directory: {one_line(error)}; see {one.backup}"
-            events.tell(self._places, object=f"location/{one.location}", reason="TeamsNotKept", message=message)
+        with opened_old(one, table) as old_fd:
+            if os.fstatvfs(old_fd).f_flag & os.ST_RDONLY:
+                raise Refusal(one.location, f"{one.path} is mounted read-only", "mount it for writing")
+            if one.location != "runs":
+                return
+            try:
+                with opened_new(one, table) as new_fd:
+                    self._follow(one, new_fd, old_fd)
+            except (Refusal, OSError) as error:
+                # As when the new disk is dead: that must not keep anybody from the old one.
+                message = f"the teams of runs are those of the new directory: {one_line(error)}; see {one.backup}"
+                events.tell(self._places, object=f"location/{one.location}", reason="TeamsNotKept", message=message)
 
     def give_up(self) -> Relocation | None:
         """Go on as before the move, which is not switched, or switched back."""
@@ -431,6 +444,7 @@ class Moving:
             return one
         if not over:
             self._remove_units(one)
+        if not over or one.hold in holds.load(self._places):
             self._back(one)
             self._step("opened")
         holds.lift(self._places, one.hold)

@@ -9,6 +9,9 @@ working. The old content lies beneath, where only root reaches it, through a cop
 
 Where the old directory is all of a disk, mounted there, the unit that keeps the old path takes the place of the disk's.
 So the disk is mounted at another place as well, which only root can enter.
+
+Hosts have their mounts shared (systemd's default): what is mounted at one place of a directory would appear at its
+other places. So each of these mounts is one apart.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from ..own_files import HEADER, is_ours, read
 from ..paths import is_within
 from ..records import make_directory, remove, write_bytes
 from ..services.systemd_units import Systemctl, mount_unit, quote_word
-from ..syscalls import bind_mount, detach, unmount
+from ..syscalls import DIRECTORY, bind_mount, detach, unmount
 from .stages import Found
 
 UNITS = "/etc/systemd/system"
@@ -71,11 +74,14 @@ class OldPath:
             for directory in (os.path.dirname(self.disk_at), self.disk_at):
                 with suppress(FileExistsError):
                     os.mkdir(directory, 0o700)
-            bind_mount(fd, self.disk_at)
-        bind_mount(fd, self.real, read_only=True)
+            bind_mount(fd, self.disk_at, apart=True)
+        bind_mount(fd, self.real, read_only=True, apart=True)
 
     def uncover(self) -> None:
-        """Unmount what was mounted for the move: at the end the old directory is at its path, and can be written."""
+        """Unmount what was mounted for the move: at the end the old directory is at its path, and can be written.
+
+        :raises StowageError: when it is all of a disk that is mounted nowhere
+        """
         while True:
             now = self.found(read_mounts())
             if not (now.closed or now.bound):
@@ -86,7 +92,24 @@ class OldPath:
                 if error.errno != errno.EBUSY:
                     raise
                 detach(self.real)
+        self._return_disk()
         self.leave_disk()
+
+    def _return_disk(self) -> None:
+        """Mount the old disk at its path, where a boot has mounted the new directory in its place."""
+        if not self.disk_at:
+            return
+        table = read_mounts()
+        there = of_path(self.real, table)
+        if there.point == self.real and (there.device, there.root) == self.beneath(table):
+            return
+        if not os.path.ismount(self.disk_at):
+            raise StowageError(f"{self.real}: its disk is mounted neither there nor at {self.disk_at}; mount it")
+        fd = os.open(self.disk_at, DIRECTORY)
+        try:
+            bind_mount(fd, self.real, apart=True)
+        finally:
+            os.close(fd)
 
     def leave_disk(self) -> None:
         """Unmount the disk from its second place."""

@@ -90,11 +90,26 @@ def open_child(parent: int, name: str, path: str) -> int:
 
 def check_parent(fd: int, path: str) -> None:
     """Refuse a directory above runs in which anybody but root could put another one in a run's place."""
-    status = os.fstat(fd)
+    _check_roots(os.fstat(fd), path)
+
+
+def _check_above(path: str) -> None:
+    """Refuse a runs location that anybody but root could put another one in the place of."""
+    for above in (path, os.path.realpath(path)):
+        while above != "/":
+            above = os.path.dirname(above)
+            _check_roots(os.stat(above), above, sticky=True)
+
+
+def _check_roots(status: os.stat_result, path: str, sticky: bool = False) -> None:
+    """Refuse a directory in which others than root can replace what is root's.
+
+    :param sticky: whether a sticky bit keeps them from that: it does for what is there already
+    """
     if status.st_uid != 0:
         rule = f"belongs to {owner_name(status.st_uid)}, who could put another directory in a run's place"
         raise Refusal(printable(path), rule, f"chown root {printable(path)}")
-    if status.st_mode & 0o022:
+    if status.st_mode & 0o022 and not (sticky and status.st_mode & stat.S_ISVTX):
         mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
         rule = f"others than root can write to it ({mode}), who could put another directory in a run's place"
         raise Refusal(printable(path), rule, f"chmod go-w {printable(path)}")
@@ -136,7 +151,7 @@ def opened(places: Places) -> Iterator[RunsLocation]:
 def opened_anywhere(places: Places) -> Iterator[RunsLocation]:
     """Open the runs location for as long as it takes, whichever host measures it.
 
-    :raises Refusal: when there is no layout, or its disk is missing
+    :raises Refusal: when there is no layout, its disk is missing, or others than root could replace what is in it
     """
     recorded = _recorded(places)
     path = str(recorded["path"])
@@ -156,6 +171,8 @@ def opened_anywhere(places: Places) -> Iterator[RunsLocation]:
             str(recorded["mount_point"]) if recorded["require_mount"] else None,
             FilesystemId.from_json(recorded["filesystem"]),
         )
+        _check_above(path)
+        check_parent(fd, path)
         yield RunsLocation(
             fd, path, mount, table, (records.read(places.daemon_json) or {}).get("measure_shared") is True
         )

@@ -16,18 +16,18 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import time
 from typing import Any
 
-from .. import selinux
+from .. import events, selinux
 from ..accounts import owner_name
 from ..differences import Differences
 from ..errors import Refusal, StowageError, printable
 from ..layout.directories import Ownership
-from ..locks import runs_lock
+from ..locks import aside_lock, runs_lock
 from ..places import Places
 from ..syscalls import open_beneath, rename_noreplace
 from . import location as runs_location
@@ -35,6 +35,7 @@ from . import stamps, trash
 from .location import RunsLocation, check_parent, open_child
 from .shape import ATTEMPTS, LOGS, OUT, WORK, RunName, next_attempt
 from .stamps import Stamp
+from .trash import Brought
 
 _NEW = ".stowage-new-"
 _LEFT = re.compile(re.escape(_NEW) + r"[0-9a-f]{32}")
@@ -52,6 +53,8 @@ class Request:
     """Of the run's directory and of what is made in it."""
     attempt: str | int | None = None
     """A number, ``next``, or None for none."""
+    accept_new_team: bool = False
+    """Whether a run that is stamped with another team is stamped anew."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,17 @@ class Outcome:
 
 def make(places: Places, request: Request, differences: Differences) -> Outcome:
     """Have the directory of a run, and of the attempt that is asked for."""
-    with nullcontext() if differences.check_mode else runs_lock(places), runs_location.opened(places) as location:
-        warnings: Sequence[str] = ()
-        if not differences.check_mode and location.is_local:
-            # This makes the trash, too: on a disk that is full one day nobody could.
-            warnings = trash.bring_back(places, location)
-        return _Making(places, location, request, differences, warnings).make()
+    with ExitStack() as stack:
+        if not differences.check_mode:
+            stack.enter_context(aside_lock(places, trash.key_of(request.run)))
+            stack.enter_context(runs_lock(places))
+        location = stack.enter_context(runs_location.opened(places))
+        is_local = location.is_local
+        brought = trash.bring_back(places, location, differences, request.run) if is_local else Brought()
+        if not differences.check_mode:
+            # What is to be refused is, before the first change.
+            _Making(places, location, request, Differences(check_mode=True), brought).make()
+        return _Making(places, location, request, differences, brought).make()
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ class _Making:
     location: RunsLocation
     request: Request
     differences: Differences
-    warnings: Sequence[str]
+    brought: Brought
 
     def make(self) -> Outcome:
         run = self.request.run
@@ -103,12 +111,16 @@ class _Making:
                 parent = self._parent(parent, run[:number], stack)
             fd = self._run(parent, stack)
             attempt = self._attempt(fd, stack) if self.request.attempt is not None else None
-        return Outcome(run, self.request.team, self.location.path_of(*run), attempt, self.warnings)
+            if fd is not None:
+                self._have_team(fd)
+        return Outcome(run, self.request.team, self.location.path_of(*run), attempt, list(self.brought.stay.values()))
 
     # -- The directories above, and the run's own
 
     def _parent(self, parent: int | None, names: Sequence[str], stack: ExitStack) -> int | None:
         fd = self._there(parent, names, stack)
+        if fd is None and self.request.run in self.brought.back:
+            return None  # it comes back with the run
         if fd is None:
             return self._made(parent, names, _PARENT, stack)
         check_parent(fd, self.location.path_of(*names))
@@ -117,29 +129,65 @@ class _Making:
     def _run(self, parent: int | None, stack: ExitStack) -> int | None:
         run, ownership = self.request.run, self.request.ownership
         path = self.location.path_of(*run)
-        known = stamps.load(self.places, run.user).get(run.in_user)
+        stamps.stamp_of(self.places, run)  # one that is damaged is not written over
         fd = self._there(parent, run, stack)
         if fd is None:
-            self._note_team(None)
+            fd = self.brought.open(self.location, run)
+            if fd is not None:
+                stack.callback(os.close, fd)
+        if fd is None:
+            self._check_not_aside()
+            self._note_team("")
             return self._made(parent, run, ownership, stack, (WORK, ATTEMPTS), self._stamp)
         self._check_owner(fd, path)
-        stamp = known if known is not None and known.matches(fd) else None
-        if stamp is None:
-            self._note_team(None)
-            self.differences.do(f"stamp {path} with team {self.request.team}", partial(self._stamp, fd))
-        elif stamp.team != self.request.team:
-            rule = f"is stamped with team {stamp.team}, and a stamp never changes"
-            raise Refusal(f"run {printable(str(run))}", rule, f"give team: {stamp.team}, or make another run")
+        self._check_team(self._team(fd))
         self._keep(fd, path)
         for name in (WORK, ATTEMPTS):
             self._have(fd, (*run, name), stack)
         return fd
 
-    def _note_team(self, actual: str | None) -> None:
-        self.differences.note(f"team of run {self.request.run}", self.request.team, actual)
+    def _check_not_aside(self) -> None:
+        """Refuse to make a run while another one of its name is not judged."""
+        why = self.brought.stay.get(trash.key_of(self.request.run))
+        if why is not None:
+            rule = f"lies aside, where a removal that was killed has left it: {why}"
+            raise Refusal(f"run {printable(str(self.request.run))}", rule, "see to that one first")
+
+    # -- Its team
+
+    def _team(self, fd: int) -> str:
+        """Return what the run open at *fd* is stamped with, or "" for nothing."""
+        stamp = stamps.stamp_of(self.places, self.request.run)
+        return stamp.team if stamp is not None and stamp.matches(fd) else ""
+
+    def _check_team(self, team: str) -> None:
+        if team not in ("", self.request.team) and not self.request.accept_new_team:
+            rule = f"is stamped with team {team}, and a stamp never changes by itself"
+            remedy = f"give team: {team}, or set accept_new_team when that was wrong from the beginning"
+            raise Refusal(f"run {printable(str(self.request.run))}", rule, remedy)
+
+    def _have_team(self, fd: int) -> None:
+        """Have the run that was there stamped: last, for whatever fails before leaves it to be stamped anew."""
+        team, run = self._team(fd), self.request.run
+        if not self._note_team(team):
+            return
+        path = self.location.path_of(*run)
+        self.differences.do(f"stamp {path} with team {self.request.team}", partial(self._stamp, fd))
+        if team and not self.differences.check_mode:
+            events.tell(
+                self.places,
+                object=f"run/{printable(str(run))}",
+                reason="RunTeamChanged",
+                message=f"Run of team {team} is stamped with team {self.request.team}: {printable(path)}",
+            )
+
+    def _note_team(self, actual: str) -> bool:
+        return self.differences.note(f"team of run {self.request.run}", self.request.team, actual or None)
 
     def _stamp(self, fd: int) -> None:
         stamps.put(self.places, self.request.run, Stamp.of(fd, self.request.team, time()))
+
+    # -- Its directory
 
     def _keep(self, fd: int, path: str) -> None:
         """Have group and mode of the run's directory itself; what is below is left to its owner."""
@@ -287,7 +335,7 @@ def _rename(parent: int, before: bytes, after: bytes) -> None:
 
 def _sweep(parent: int) -> None:
     """Remove what a call that was killed, or has failed, has left half made: empty directories."""
-    for name in filter(_LEFT.fullmatch, os.listdir(parent)):
+    for name in filter(_LEFT.fullmatch, trash.names_in(parent)):
         with suppress(OSError), ExitStack() as stack:  # whatever is not as it was made stays
             fd = open_beneath(parent, os.fsencode(name))
             stack.callback(os.close, fd)
