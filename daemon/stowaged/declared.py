@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What this host is declared to have under /etc/stowage: layout, data location, drives, tiers of KV-caches, volumes.
 
-The record of its network mounts is read with it, that of the tiers that it has claimed, and what is held.
+The record of its network mounts is read with it, and that of the tiers that it has claimed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from stowage_core.data_location.locations import DataLocation
 from stowage_core.drives import recorded as drive_records
 from stowage_core.drives.declared import PLACED, SCRATCH, SHARED
 from stowage_core.drives.recorded import Drive
-from stowage_core.gate import holds
-from stowage_core.gate.judgement import Hold
 from stowage_core.mounts import FilesystemId
 from stowage_core.network_mounts import records as network_records
 from stowage_core.network_mounts.records import MountRecord
@@ -93,8 +91,6 @@ class Declared:
     network_error: str = ""
     """Why the network mounts are not known."""
     tiers: tuple[HostTier, ...] = ()
-    holds: tuple[Hold, ...] = ()
-    """What holds jobs because somebody said so."""
     root: Target | None = None
     """The root of the layout, in which locations are: nobody asks after it, but what else is in it is measured."""
     volumes: tuple[Target, ...] = ()
@@ -135,7 +131,6 @@ def load(places: Places, host: str) -> Declared:
         network_mounts,
         network_error,
         tuple(tiers),
-        tuple(holds.declared(places)),
         root,
         tuple(_volumes(places)),
     )
@@ -152,7 +147,7 @@ def _network_mounts(places: Places) -> tuple[tuple[MountRecord, ...], str]:
 def stamp(places: Places) -> tuple[tuple[str, int, int], ...]:
     """Return what changes whenever one of the files that are read was replaced, so that the rest is not read again."""
     paths = [places.layout_json, places.data_location_json, places.former_locations_json]
-    paths += [places.tiers_json, places.tiers_found_json, places.volumes_json, places.holds_json]
+    paths += [places.tiers_json, places.tiers_found_json, places.volumes_json]
     paths.append(network_records.mounts_path(places))
     paths += [drive_records.record_path(places, workspace) for workspace in drive_records.workspaces(places)]
     found = []

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from stowage_core import events, records
 from stowage_core.errors import one_line
-from stowage_core.gate.judgement import Hold, elsewhere, judge
+from stowage_core.gate.judgement import Elsewhere, Hold, elsewhere, judge, judge_unknown
 from stowage_core.places import Places
 
 from .sections import Sections
@@ -43,7 +43,7 @@ class Gate:
             return 0, []  # of another version: what holds is told once more
 
     def judge(self, declared: Sequence[Hold], settings: Settings) -> None:
-        """Judge by what was published just now.
+        """Judge by what the sections were told just now, written or not.
 
         :param declared: what is held because somebody said so
         """
@@ -58,14 +58,22 @@ class Gate:
             self._holds if watermark_pct == self._watermark_pct else (),
         )
         self._watermark_pct, self._holds = watermark_pct, holds
+        self._publish(holds, elsewhere(locations, settings.allowed), settings)
+
+    def judge_unknown(self, why: str, declared: Sequence[Hold], settings: Settings) -> None:
+        """Judge while it is not known what is declared: the sections then tell nothing of this host."""
+        holds = judge_unknown(why, declared, settings.disk_watermark_pct, settings.allowed)
+        self._publish(holds, Elsewhere(), settings)
+
+    def _publish(self, holds: Sequence[Hold], measured_elsewhere: Elsewhere, settings: Settings) -> None:
         self._sections.put(
             SECTION,
             {
                 "time": time.time(),
                 "cycle_s": settings.cycle_s,
-                "watermark_pct": watermark_pct,
+                "watermark_pct": settings.disk_watermark_pct,
                 "holds": [hold.to_json() for hold in holds],
-                "elsewhere": elsewhere(locations, settings.allowed).to_json(),
+                "elsewhere": measured_elsewhere.to_json(),
             },
         )
         holding = [hold for hold in holds if hold.holds_all]

@@ -1,6 +1,6 @@
 # Copyright: Stowage contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading what is declared, and what was last measured of it, in a child: whatever is wrong there stays there."""
+"""Reading what is declared, what was last measured of it, and what is held, in a child: errors stay there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import base64
 import pickle
 from typing import Any, Callable
 
+from stowage_core.gate import holds
+from stowage_core.gate.judgement import Hold
 from stowage_core.places import Places
 
 from . import declared
@@ -26,10 +28,17 @@ Recorded = dict[str, dict[str, Any]]
 class Reader:
     """Looks whether anything has changed, and reads it then; one round at a time."""
 
-    def __init__(self, places: Places, children: Children, take: Callable[[Declared, Recorded], None]) -> None:
+    def __init__(
+        self,
+        places: Places,
+        children: Children,
+        take: Callable[[Declared, Recorded], None],
+        take_holds: Callable[[list[Hold]], None],
+    ) -> None:
         self._places = places
         self._children = children
         self._take = take
+        self._take_holds = take_holds
         self._stamp: Any = None
         self.busy = False
 
@@ -43,6 +52,8 @@ class Reader:
         before = self._stamp
 
         def body(send: Send) -> None:
+            # First, and each time: whoever holds jobs is heard also while what is declared cannot be read.
+            send({"holds": [hold.to_json() for hold in holds.declared(self._places)]})
             stamp = (declared.stamp(self._places), host)
             if stamp != before:
                 found = declared.load(self._places, host)
@@ -55,6 +66,8 @@ class Reader:
         def take(message: Message) -> None:
             if "say" in message:
                 say(message["say"])
+            elif "holds" in message:
+                self._take_holds([Hold(**one) for one in message["holds"]])
             else:
                 self._stamp, found, recorded = pickle.loads(base64.b64decode(message["read"]))
                 self._take(found, recorded)

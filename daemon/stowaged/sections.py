@@ -35,27 +35,38 @@ def path_of(places: Places, name: str) -> str:
 
 
 class Sections:
-    """Writes sections, each only when it says something new."""
+    """Keeps sections, and writes each when it says something new."""
 
     def __init__(self, places: Places, say: Callable[[str], None]) -> None:
         self._places = places
         self._say = say
-        self._written: dict[str, dict[str, Any]] = {}
+        self._current: dict[str, dict[str, Any]] = {}
+        self._unwritten: dict[str, str] = {}
+        """Why what is current of a section could not be written."""
 
     def put(self, name: str, value: Mapping[str, Any]) -> None:
-        if self._written.get(name) == value:
+        """Take on what a section says now, and write it."""
+        if self._current.get(name) == value and name not in self._unwritten:
             return
+        self._current[name] = dict(value)
+        path = path_of(self._places, name)
         try:
-            records.write(path_of(self._places, name), value)
+            records.write(path, value)
         except OSError as error:
-            # /run may be full. Work goes on; the time of the last cycle shows that what is published is old.
-            self._say(f"{path_of(self._places, name)}: {error.strerror}; the state shown is old")
-            return
-        self._written[name] = dict(value)
+            # /run may be full: work goes on by what is known.
+            if self._unwritten.get(name) != error.strerror:
+                self._say(f"{path}: {error.strerror}; what it says is old")
+            self._unwritten[name] = str(error.strerror)
+        else:
+            self._unwritten.pop(name, None)
+
+    def all_written(self, but: str) -> bool:
+        """Return whether others can read everything that is current, *but* one section."""
+        return self._unwritten.keys() <= {but}
 
     def current(self, name: str) -> dict[str, Any] | None:
-        """Return what this daemon wrote last, None while it has written nothing."""
-        return self._written.get(name)
+        """Return what this daemon told last, also when it could not be written; None while it has told nothing."""
+        return self._current.get(name)
 
     def last(self, name: str) -> dict[str, Any] | None:
         """Return what an earlier daemon wrote since the host was started, None when there is nothing to use."""

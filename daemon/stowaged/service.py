@@ -17,6 +17,7 @@ from typing import Any
 from stowage_core import mounts, records
 from stowage_core.drives import recorded as drive_records
 from stowage_core.errors import StowageError, one_line
+from stowage_core.gate.judgement import Hold
 from stowage_core.locks import lock
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
@@ -102,7 +103,7 @@ class Service:
         self._notifier = Notifier()
         self._children = children = Children(self._loop)
         self._hung = Hung(children)
-        self._reader = Reader(places, children, self._declare)
+        self._reader = Reader(places, children, self._declare, self._take_holds)
         self._prober = Prober(places, children, self._hung, say)
         self._sections = Sections(places, say)
         self._figures = Figures(places, children, self._hung, say, self._soon)
@@ -131,7 +132,10 @@ class Service:
             lambda seconds: self._loop.later(seconds, self._cycle),
             configuration.evict,
         )
-        self._declared = Declared()
+        self._declared: Declared | None = None
+        """None until it was read once: nothing is concluded from what is not known."""
+        self._holds: list[Hold] = []
+        """What holds jobs because somebody said so."""
         self._wrong = {"settings": "", "declared": ""}
         self._config: dict[str, Any] = {
             "successful": True,
@@ -176,7 +180,9 @@ class Service:
         if part == "declared" and error == self._wrong[part]:
             return
         if error:
-            say(f"the configuration could not be loaded, the earlier one stays in force: {error}")
+            is_first = part == "declared" and self._declared is None
+            kept = "nothing is looked at until it can be" if is_first else "the earlier one stays in force"
+            say(f"the configuration could not be loaded, {kept}: {error}")
         elif self._wrong[part]:
             say("the configuration could be loaded again")
         self._wrong[part] = error
@@ -187,13 +193,19 @@ class Service:
             "loaded": time.time(),
             "settings": dict(self._settings.declared),
         }
-        self._sections.put("config", self._config)
+        self._publish_config()
+
+    def _publish_config(self) -> None:
+        self._sections.put("config", {**self._config, "declared": self._declared is not None})
 
     def _declare(self, found: Declared, recorded: Recorded) -> None:
         self._declared = found
         self._figures.declare(found, recorded)
         if ACCOUNTS in recorded:
             self._accounting.recall(recorded[ACCOUNTS])
+
+    def _take_holds(self, found: list[Hold]) -> None:
+        self._holds = found
 
     def _sweep(self) -> str:
         """Remove what killed processes have left half written."""
@@ -213,44 +225,62 @@ class Service:
 
     def _look(self, wrong: str) -> None:
         self._note_config("declared", wrong)
+        declared = self._declared
+        if declared is None:
+            self._wait(wrong)
+            return
         table = mounts.read()
-        self._leases.look(drive_records.forced(self._declared.drives))
+        self._leases.look(drive_records.forced(declared.drives))
         self._fillings.look()
-        self._network.look(self._declared.network_mounts, self._declared.network_error, table)
+        self._network.look(declared.network_mounts, declared.network_error, table)
         self._prober.start(
-            self._declared.asked,
-            self._declared.data_location,
+            declared.asked,
+            declared.data_location,
             table,
-            lambda answers: self._answered(answers, table),
+            lambda answers: self._answered(declared, answers, table),
         )
+
+    def _wait(self, wrong: str) -> None:
+        """Do what needs no declaration while it is not known what is declared; no cycle has ended with that."""
+        self._leases.look()
+        self._sections.put("leases", self._leases.shown())
+        self._publish_config()
+        self._gate.judge_unknown(wrong, self._holds, self._settings)
+        self._notify()
 
     def _soon(self) -> None:
         """Look again at once: what was waited for is there."""
         self._loop.later(0.0, self._cycle)
 
-    def _answered(self, answers: dict[str, Message], table: list[Mount]) -> None:
+    def _answered(self, declared: Declared, answers: dict[str, Message], table: list[Mount]) -> None:
         self._figures.answered(answers)
         # First: a measurement of the copies that is due again at once would leave no moment for it.
-        self._evicting.decide(self._declared, self._settings, answers.get(DATA_LOCATION))
+        self._evicting.decide(declared, self._settings, answers.get(DATA_LOCATION))
         self._figures.measure_when_due(table, self._settings)
-        self._tiers.look(self._declared.tiers, self._settings.scan_interval_s)
-        self._tier_evicting.look(self._declared.tiers, self._settings)
-        self._volumes.look(self._declared.volumes, answers)
-        self._publish()
+        self._tiers.look(declared.tiers, self._settings.scan_interval_s)
+        self._tier_evicting.look(declared.tiers, self._settings)
+        self._volumes.look(declared.volumes, answers)
+        self._publish(declared)
+        self._notify()
+
+    def _notify(self) -> None:
+        """Tell the service manager how it goes, the first time that the daemon is at work."""
         if not self._ready:
             self._ready = True
             self._notifier.ready(self._status())
         else:
             self._notifier.status(self._status())
 
-    def _publish(self) -> None:
+    def _publish(self, declared: Declared) -> None:
         self._figures.publish(self._sections)
         self._accounting.look(self._figures.accounted(), self._settings.allowed)
-        self._sections.put("copies", {"copies": self._figures.copies_shown(self._declared, self._leases)})
-        self._sections.put("fills", self._fillings.shown(self._declared))
+        self._sections.put("copies", {"copies": self._figures.copies_shown(declared, self._leases)})
+        self._sections.put("fills", self._fillings.shown(declared))
         self._sections.put("leases", self._leases.shown())
-        self._sections.put("config", self._config)
-        self._gate.judge(self._declared.holds, self._settings)
+        self._publish_config()
+        self._gate.judge(self._holds, self._settings)
+        if not self._sections.all_written(but="cycle"):
+            return  # the time of the last cycle shows that what is published is old
         self._sections.put(
             "cycle",
             {

@@ -28,6 +28,9 @@ from .tables import Column, copies, percent, table, wrapped
 
 State = dict[str, dict[str, Any]]
 
+OLD = "! The daemon has stopped or cannot tell what it sees, and what follows is old: systemctl status stowaged"
+"""What is said where its last cycle was too long ago."""
+
 _BLOCKED = {
     SHORT: "Space has to be made and no copy, or too few, may be removed",
     HALTED: "Space has to be made and removing copies did not help",
@@ -85,19 +88,23 @@ def _gate(state: State, width: int | None, now: float) -> list[str]:
 def _daemon(state: State, width: int | None, now: float) -> list[str]:
     cycle = state.get("cycle")
     if cycle is None:
-        return wrapped(
-            "The daemon has not finished a cycle since this host was started: systemctl status stowaged", width
-        )
+        text = "The daemon has not finished a cycle since this host was started: systemctl status stowaged"
+        return wrapped(text, width) + _config(state, width)
     where = f" on {cycle['host']}" if cycle["host"] else ""
     text = f"stowaged {cycle['version']}{where}: last cycle {ago(now - cycle['time'])}, evict: {cycle['evict']}"
     lines = wrapped(text, width)
     if daemon_cycle.is_stale(cycle, now):
-        lines += wrapped("! The daemon has stopped and what follows is old: systemctl status stowaged", width)
+        lines += wrapped(OLD, width)
+    return lines + _config(state, width)
+
+
+def _config(state: State, width: int | None) -> list[str]:
+    """Return what is wrong with the settings and with what is declared."""
     config = state.get("config", {})
-    if not config.get("successful", True):
-        text = f"! The configuration could not be loaded, the earlier one stays in force: {config['error']}"
-        lines += wrapped(text, width)
-    return lines
+    if config.get("successful", True):
+        return []
+    kept = "the earlier one stays in force" if config.get("declared", True) else "nothing is looked at until it can be"
+    return wrapped(f"! The configuration could not be loaded, {kept}: {config['error']}", width)
 
 
 def _filesystems(state: State, width: int | None) -> list[str]:

@@ -73,10 +73,7 @@ def run(options: argparse.Namespace, places: Places) -> int:
         print(json.dumps(value, indent=2, sort_keys=True))
     else:
         if stale:
-            lines = [
-                *wrapped("! The daemon has stopped and what follows is old: systemctl status stowaged", width),
-                *lines,
-            ]
+            lines = [*wrapped(status.OLD, width), *lines]
         if verdict is not None:
             lines += wrapped(verdict.text if verdict.well else f"! {verdict.text}", width)
         print("\n".join(lines))

@@ -84,7 +84,8 @@ holds:
   contains:
     reason:
       description:
-        - V(watermark), V(unavailable), V(quota), V(held) by somebody, or V(stale) when nobody has judged for too long.
+        - V(watermark), V(unavailable), V(quota), V(held) by somebody, V(stale) when nobody has judged for too long, or
+          V(unknown) when what is declared could not be read since the daemon was started.
       type: str
       sample: watermark
     text:

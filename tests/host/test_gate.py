@@ -156,6 +156,107 @@ def test_a_daemon_that_dies_is_a_hold(small_disk: Callable[..., Any], start: Cal
     assert asked(daemon, "--wait", "20") == (0, ["open"])
 
 
+@pytest.mark.parametrize("record", ["layout_json", "volumes_json", "tiers_json", "data_location_json"])
+def test_the_gate_is_held_until_what_is_declared_was_read_once(
+    record: str, small_disk: Callable[..., Any], start: Callable[..., Daemon]
+) -> None:
+    disk = small_disk("ext4", 64 * MIB).path
+    daemon = start(disk_watermark_pct=50)
+    declare_location(daemon, "runs", disk)
+    fill_to(disk, 91)
+    full = f"filesystem {disk} is {df(disk)} % full, the watermark is 50 %"
+    daemon.start()
+    assert asked(daemon) == (3, [full])
+    daemon.stop()
+    path = Path(getattr(daemon.places, record))
+    before = path.read_bytes() if path.exists() else None
+    cycle, filesystems = daemon.state("cycle"), daemon.state("filesystems")
+    path.write_text('{"locations":')
+    daemon.start()
+    text = f"what is declared is not known: {path}: not valid JSON"
+    wait_for(lambda: file(daemon).startswith(f"held: {text}"), 20)
+    code, lines = asked(daemon)
+    assert code == 3 and len(lines) == 1 and lines[0].startswith(text)
+    answer = json.loads(daemon.command("gate", "--json").stdout)
+    assert answer["holds"][0]["reason"] == "unknown" and not answer["stale"]
+    # Nothing is concluded meanwhile, and what is shown is not called new.
+    assert daemon.state("cycle") == cycle and daemon.state("filesystems") == filesystems
+    status = " ".join(daemon.command("status").stdout.split())
+    assert "nothing is looked at until it can be" in status and "stays in force" not in status + daemon.logged()
+    # Whoever holds jobs by hand is heard.
+    assert asked(daemon, "--hold", "the rack is being moved") == (0, ["held"])
+    wait_for(lambda: file(daemon).startswith(f"held: the rack is being moved; {text}"), 20)
+    assert asked(daemon, "--release") == (0, ["released"])
+    if before is None:
+        path.unlink()
+    else:
+        path.write_bytes(before)
+    wait_for(lambda: file(daemon) == f"held: {full}\n", 20)
+    daemon.cycle()
+    path.write_text("{")  # what was read once stays in force
+    wait_for(lambda: daemon.state("config")["successful"] is False, 20)
+    daemon.cycle()
+    assert asked(daemon) == (3, [full]) and daemon.location("runs")["available"]
+    fill_to(disk, 10)
+    daemon.cycle()
+    assert asked(daemon) == (0, ["open"])
+    assert "the earlier one stays in force" in " ".join(daemon.command("status").stdout.split())
+
+
+def test_a_quota_is_kept_over_a_record_that_was_damaged(
+    tmp_path: Path, small_disk: Callable[..., Any], start: Callable[..., Daemon]
+) -> None:
+    """What was recorded of accounts and volumes is there again when what is declared can be read again."""
+    disk = small_disk("ext4", 64 * MIB).path
+    (disk / "ann" / "x" / "1").mkdir(parents=True)
+    (disk / "ann" / "x" / "1" / "out").write_bytes(b"x" * MIB)
+    daemon = start(disk_watermark_pct=0, quotas={"users": {"ann": "10k"}})
+    declare_location(daemon, "runs", disk)
+    daemon.start()
+    wait_for(lambda: asked(daemon, "--user", "ann")[0] == 3, 30)
+    since = daemon.state("accounts")["users"]["ann"]["exceeded_since"]
+    daemon.stop()
+    volumes = Path(daemon.places.volumes_json)
+    volumes.write_text("{")
+    daemon.start()
+    wait_for(lambda: file(daemon).startswith("held: what is declared is not known"), 20)
+    assert asked(daemon, "--user", "bob")[0] == 3  # nobody knows who is over quota
+    accounts = json.loads(Path(daemon.places.accounts_json).read_text())
+    assert accounts["users"]["ann"]["exceeded_since"] == since
+    volumes.unlink()
+    daemon.cycle()
+    assert asked(daemon, "--user", "bob") == (0, ["open"])
+    assert daemon.state("accounts")["users"]["ann"]["exceeded_since"] == since
+    told = [event["reason"] for event in events.read(daemon.places) if event["object"].startswith("user")]
+    assert len(told) == 1
+
+
+def test_the_gate_judges_by_what_could_not_be_written(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon]
+) -> None:
+    disk = small_disk("ext4", 64 * MIB).path
+    daemon = start(disk_watermark_pct=50)
+    declare_location(daemon, "runs", disk)
+    daemon.start()
+    daemon.cycle()
+    assert asked(daemon) == (0, ["open"])
+    path = Path(daemon.places.state_dir, "filesystems.json")
+    path.unlink()
+    path.mkdir()  # as if /run had a page for gate.json and none for this
+    fill_to(disk, 91)
+    text = f"filesystem {disk} is {df(disk)} % full, the watermark is 50 %"
+    wait_for(lambda: asked(daemon) == (3, [text]), 20)
+    wait_for(lambda: daemon.logged().count(f"{path}: "), 20)
+    cycle = daemon.state("cycle")
+    fill_to(disk, 92)
+    wait_for(lambda: f"{df(disk)} % full" in file(daemon), 20)
+    assert daemon.state("cycle") == cycle, "it shows that what others read is old"
+    assert daemon.logged().count(f"{path}: ") == 1
+    path.rmdir()
+    daemon.cycle()
+    assert daemon.state("filesystems")["filesystems"]
+
+
 def test_held_by_hand(small_disk: Callable[..., Any], start: Callable[..., Daemon]) -> None:
     daemon = start(disk_watermark_pct=0)
     declare_location(daemon, "runs", small_disk("ext4", 64 * MIB).path)

@@ -269,6 +269,16 @@ def test_what_is_wrong_is_on_the_page() -> None:
     assert status.render({}, 80, now=0.0)[0].startswith("The daemon has not finished a cycle")
 
 
+@pytest.mark.parametrize(
+    ("declared", "kept"), [(True, "the earlier one stays in force"), (False, "nothing is looked at until it can be")]
+)
+def test_no_earlier_configuration_is_said_to_be_in_force_when_there_is_none(declared: bool, kept: str) -> None:
+    config = {"successful": False, "error": "layout.json: not valid JSON", "declared": declared}
+    for shown in (state(config=config), {"config": config}):
+        page = status.render(shown, None, now=1000.0)
+        assert f"! The configuration could not be loaded, {kept}: layout.json: not valid JSON" in page
+
+
 def accounts(**changes: Any) -> dict[str, Any]:
     users = {f"user-{number:02d}": user(number * 10**9) for number in range(1, 8)}
     users["a-rather-long-name-of-a-user@some.example.org"] = user(12_000_000_000, 10**10, 400.0)

@@ -26,7 +26,9 @@ HELD = "held"
 """Somebody said so."""
 STALE = "stale"
 """Nobody has judged for too long."""
-REASONS = (WATERMARK, UNAVAILABLE, QUOTA, HELD, STALE)
+UNKNOWN = "unknown"
+"""The daemon that judges does not know what is declared."""
+REASONS = (WATERMARK, UNAVAILABLE, QUOTA, HELD, STALE, UNKNOWN)
 
 DEFAULT_WATERMARK_PCT = 90.0
 REOPENS_PCT = 1.0
@@ -92,6 +94,17 @@ def judge(
         found += _missing(locations)
         found += _too_full(filesystems, watermark_pct, {hold.identity for hold in before})
     return found + _over_quota(accounts)
+
+
+def judge_unknown(why: str, declared: Sequence[Hold], watermark_pct: float, quotas: Quotas) -> list[Hold]:
+    """Return what holds jobs while it is not known what is declared, and so nothing of the host can be judged.
+
+    :param why: why it is not known
+    :param quotas: those that are declared; with none, and no watermark, there is nothing that could hold jobs
+    """
+    if watermark_pct <= 0 and quotas == Quotas():
+        return list(declared)
+    return [*declared, Hold(UNKNOWN, f"what is declared is not known: {printable(why)}")]
 
 
 def used_percent(filesystem: Mapping[str, Any]) -> int:
