@@ -53,10 +53,10 @@ def _request(hostvars: Mapping[str, Any], hosts: list[str], asked: Mapping[str, 
         raise Refusal("relocate_wait", f"{quoted(wait)} is no number of seconds")
     groups: dict[str, list[str]] = {}
     for host in hostvars:
-        if "host_storage_root" in hostvars[host]:
-            groups.setdefault(str(hostvars[host].get("host_runs_group", "default") or host), []).append(host)
+        group = runs_group(hostvars, host)
+        if group is not None:
+            groups.setdefault(group, []).append(host)
     asked_of = set(hosts)
-    whole = {host: set(members) <= asked_of for members in groups.values() for host in members}
     return {
         "action": actions[0],
         "location": location,
@@ -65,9 +65,16 @@ def _request(hostvars: Mapping[str, Any], hosts: list[str], asked: Mapping[str, 
         "with_content": survey_text(asked.get("copy")) == "" or _flag(asked, "copy"),
         "hook": _words(asked.get("hook")),
         "wait_s": int(wait),
-        "whole_group": [host for host in hosts if whole.get(host)],
         "makers": [members[0] for members in groups.values()],
+        "not_asked": [host for members in groups.values() for host in members if host not in asked_of],
     }
+
+
+def runs_group(hostvars: Mapping[str, Any], host: str) -> str | None:
+    """Return the group of hosts that share runs with *host*; None when it has no storage layout."""
+    if "host_storage_root" not in hostvars[host]:
+        return None
+    return str(hostvars[host].get("host_runs_group", "default") or host)
 
 
 def _flag(asked: Mapping[str, Any], name: str) -> bool:

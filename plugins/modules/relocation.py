@@ -172,6 +172,16 @@ shared:
   type: list
   elements: bool
   sample: [false, false]
+shared_as:
+  description: Under which name hosts share the old directory; empty when it is of this host only.
+  returned: success
+  type: str
+  sample: nas:/export/stowage/runs
+makes_copy:
+  description: Whether this host makes the copy and deletes the old content.
+  returned: success
+  type: bool
+  sample: true
 backup:
   description: The archive of Stowage's own metadata, once it is made.
   returned: success
@@ -294,6 +304,8 @@ def told(places: Places, moving: Moving, one: Relocation) -> dict[str, Any]:
         "lines": recorded.lines_of(one.after),
         "references": moving.references(one),
         "shared": shared,
+        "shared_as": one.at_old_path.name_for_all(one.old.filesystem.source, mounts.read()) if shared[0] else "",
+        "makes_copy": one.here,
         "backup": one.backup,
     }
 

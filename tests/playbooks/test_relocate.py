@@ -28,13 +28,14 @@ told = {
     "relocation": {
         "stage": {"planned": "", "closed": "closed", "copied": "verified", "given_up": "given up"}.get(state, state),
         "path": "/srv/runs", "to": "/mnt/new/runs", "bytes": 1000, "shared": [False, False], "progress": "half way",
+        "shared_as": "", "makes_copy": True,
         "moves": {"runs": ["/srv/runs", "/mnt/new/runs"]}, "references": ["/etc/exports:1: /srv/runs"],
         "overrides": {"runs": new}, "overrides_before": {"runs": ""}, "lines": ["host_storage_overrides:", "  runs: X"],
     },
     "storage_layout": {"settings": {}},
 }[module]
 told = {"changed": state != "planned", "actions": [] if state in ("planned", "old") else [state], **told}
-print(json.dumps({**told, **answers.get(state, {})}))
+print(json.dumps({**told, **answers.get("all", {}), **answers.get(state, {})}))
 '''
 MOVE = {"relocate_location": "runs", "relocate_to": "/mnt/new/runs"}
 FAILED = {"failed": True, "msg": "runs: it went wrong", "actions": [], "stage": ""}
@@ -142,6 +143,61 @@ def test_what_cannot_be_undone_stays_held_and_is_said(play: Play) -> None:
     assert steps(played, "gpu-01") == ["undone"]
 
 
+@pytest.mark.parametrize("hook", ["", "false"])
+def test_settings_that_do_not_switch_back_keep_jobs_held_and_are_said(play: Play, hook: str) -> None:
+    """Also when the host says nothing but what is wrong."""
+    before = {"undone": {"overrides_before": {"runs": "/srv/was"}}}
+    answers = {
+        "gpu-01": {**before, "/srv/was": {"msg": "runs: is now on another disk", "settings": None}},
+        "gpu-02": {},
+    }
+    how = {"relocate_hook": hook} if hook else {"relocate_to": "", "relocate_give_up": "true"}
+    played = play(answers, **how)
+    assert played.status == 2
+    assert "not back: runs: is now on another disk (on gpu-01)" in played.refusal and BACK not in played.output
+    assert steps(played, "gpu-01")[-2:] == ["undone", "/srv/was"], "jobs stay held"
+    assert steps(played, "gpu-02")[-3:] == ["undone", "old", "given_up"]
+
+
+SHARED = {"shared": [True, True], "shared_as": "nas:/x/runs"}
+MAKER, OTHER = {**SHARED, "makes_copy": True}, {**SHARED, "makes_copy": False}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"relocate_to": "", "relocate_give_up": "true"},
+        {"relocate_to": "", "relocate_confirm": "/srv/runs"},
+        {"relocate_to": "", "relocate_forget": "true"},
+    ],
+)
+def test_hosts_that_share_it_take_part_in_every_action(play: Play, asked: dict[str, str]) -> None:
+    played = play({"gpu-01": {"all": MAKER}, "gpu-02": {"all": OTHER}}, relocate_hosts="gpu-01", **asked)
+    assert played.status == 2
+    assert "hosts share nas:/x/runs, and gpu-02 was not asked; name it in relocate_hosts" in played.refusal
+    assert steps(played, "gpu-01") == []
+
+
+def test_two_do_not_copy_one_directory(play: Play) -> None:
+    played = play({"gpu-01": {"all": MAKER}, "gpu-02": {"all": MAKER}})
+    assert "gpu-01, gpu-02 share nas:/x/runs, and gpu-01, gpu-02 would each copy it" in played.refusal
+    assert steps(played, "gpu-01") == []
+
+
+def test_hosts_that_share_it_do_not_finish_ahead_of_who_sets_it_aside(play: Play) -> None:
+    played = play({"gpu-01": {"all": MAKER, "finished": FAILED}, "gpu-02": {"all": OTHER}})
+    assert played.status == 2 and played.refusal == "runs: it went wrong (on gpu-01); jobs are held"
+    assert steps(played, "gpu-01")[-1] == "finished" and "finished" not in steps(played, "gpu-02")
+
+
+def test_hosts_that_share_it_go_back_together_or_not_at_all(play: Play) -> None:
+    give_up = {"relocate_to": "", "relocate_give_up": "true"}
+    played = play({"gpu-01": {"all": MAKER}, "gpu-02": {"all": OTHER, "undone": FAILED}}, **give_up)
+    assert played.status == 2 and "runs does not go back: runs: it went wrong (on gpu-02)" in played.refusal
+    assert steps(played, "gpu-01") == []
+
+
 def test_given_up(play: Play) -> None:
     played = play(relocate_to="", relocate_give_up="true")
     assert played.status == 0, played.output
@@ -149,13 +205,14 @@ def test_given_up(play: Play) -> None:
 
 
 def test_retired_only_when_no_host_refuses(play: Play) -> None:
-    played = play(relocate_to="", relocate_confirm="/srv/runs")
+    tells = {"retired": {"actions": ["delete 41 files with 7 MB"]}}
+    played = play({"gpu-01": tells, "gpu-02": tells}, relocate_to="", relocate_confirm="/srv/runs")
     assert played.status == 0, played.output
     assert [line for line in played.asked if "gpu-01" in line] == [
         "gpu-01 check relocation retired",
         "gpu-01 do relocation retired",
     ]
-    assert "relocate_forget=true" in played.output
+    assert "relocate_forget=true" in played.output and "delete 41 files" in played.output
     played = play({"gpu-01": {}, "gpu-02": {"retired": FAILED}}, relocate_to="", relocate_confirm="/srv/runs")
     assert played.refusal == "runs: it went wrong (on gpu-02)" and steps(played, "gpu-01") == []
 

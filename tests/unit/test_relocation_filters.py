@@ -11,6 +11,7 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.stowage.host.plugins.filter.relocation_failures import relocation_failures
 from ansible_collections.stowage.host.plugins.filter.relocation_request import relocation_request
+from ansible_collections.stowage.host.plugins.filter.relocation_sharing import relocation_sharing
 
 ROOT = {"host_storage_root": "/srv"}
 HOSTS: dict[str, dict[str, Any]] = {
@@ -67,14 +68,47 @@ def test_the_rest_of_a_request() -> None:
 
 
 def test_who_moves_what_several_share() -> None:
-    assert asked(to="/n")["whole_group"] == ["a1", "a2", "b1", "alone"]
-    assert asked(to="/n")["makers"] == ["a1", "b1", "alone"]
-    assert asked(["a2", "b1"], to="/n")["whole_group"] == ["b1"]
+    assert asked(to="/n")["makers"] == ["a1", "b1", "alone"] and asked(to="/n")["not_asked"] == []
+    assert asked(["a2", "b1"], to="/n")["not_asked"] == ["a1", "alone"]
+
+
+NFS = {"actions": [], "stage": "", "shared_as": "nas:/x/runs"}
+COPIES, FOLLOWS, LOCAL = ({**NFS, **more} for more in ({"makes_copy": True}, {"makes_copy": False}, {"shared_as": ""}))
+
+
+@pytest.mark.parametrize(
+    ("answers", "refused"),
+    [
+        ({"a1": LOCAL, "a2": LOCAL, "b1": LOCAL}, []),
+        ({"a1": COPIES, "a2": FOLLOWS}, []),
+        ({"a1": LOCAL}, []),
+        ({"a2": FOLLOWS}, ["hosts share nas:/x/runs, and a1 was not asked; name it in relocate_hosts"]),
+        # Two groups, and one directory: what the inventory says of groups is not what counts.
+        (
+            {"a1": COPIES, "a2": FOLLOWS, "b1": COPIES},
+            ["a1, a2, b1 share nas:/x/runs, and a1, b1 would each copy it; give them one host_runs_group"],
+        ),
+        (
+            {"a1": FOLLOWS, "a2": FOLLOWS},
+            ["a1, a2 share nas:/x/runs, and none of them would copy it; give them one host_runs_group"],
+        ),
+        ({"a1": COPIES, "a2": {"unreachable": True}}, ["it is out of reach (on a2)"]),
+        ({"a1": COPIES, "a2": {"msg": "its move is finished"}}, ["its move is finished (on a2)"]),
+        ({"a1": LOCAL, "a2": {"unreachable": True}}, []),
+    ],
+)
+def test_hosts_that_share_a_location_are_not_parted(answers: dict[str, Any], refused: list[str]) -> None:
+    hostvars = {host: {**given, "x": answers.get(host)} for host, given in HOSTS.items()}
+    assert relocation_sharing(hostvars, list(answers), "x") == refused
 
 
 @pytest.mark.parametrize("hosts", ["a1", 7])
 def test_wrong_use(hosts: Any) -> None:
-    for work in (lambda: relocation_request(HOSTS, hosts, {}), lambda: relocation_failures(HOSTS, hosts, "x")):
+    for work in (
+        lambda: relocation_request(HOSTS, hosts, {}),
+        lambda: relocation_failures(HOSTS, hosts, "x"),
+        lambda: relocation_sharing(HOSTS, hosts, "x"),
+    ):
         with pytest.raises(AnsibleFilterError):
             work()
 

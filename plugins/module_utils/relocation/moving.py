@@ -401,9 +401,9 @@ class Moving:
         if not is_back:
             rule = f"its move is {one.doing or one.stage}, and the old content is set aside"
             raise Refusal(one.location, rule, f"run it again to finish it, and move it again, from {one.to}")
+        self._check_old_there(one)
         if self._is_predicted(one, UNDONE):
             return one
-        self._check_old_there(one)
         one = self._save(replace(one, stage=SWITCHED, doing=UNDONE), "undoing")
         if one.mode:
             with self._opened_old(one) as fd:

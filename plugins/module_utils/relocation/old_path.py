@@ -56,6 +56,13 @@ class OldPath:
             return mount.device, mount.root
         raise StowageError(f"{self.real}: its disk is mounted neither there nor at {self.disk_at}; mount it")
 
+    def name_for_all(self, source: str, table: Sequence[Mount]) -> str:
+        """Return what the old directory, on a shared filesystem, is called on every host.
+
+        :param source: of its filesystem, as ``nas:/export``
+        """
+        return os.path.normpath(f"{source}/{self.beneath(table)[1]}")
+
     def found(self, table: Sequence[Mount]) -> Found:
         """Return what is mounted at the old path."""
         mount = of_path(self.real, table)
