@@ -7,13 +7,11 @@ Everything here touches disks and runs in a child, which also keeps the records 
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable
 
@@ -30,7 +28,6 @@ from stowage_core.paths import is_within
 from stowage_core.places import Places
 from stowage_core.runs import holders, pins
 from stowage_core.sizes import Space
-from stowage_core.syscalls import clone_mount, mount_id, open_beneath
 from stowage_core.trees.measure import Engine, Scan, Usage
 from stowage_core.trees.pace import Pace, Pacer
 from stowage_core.trees.parts import Names, Part, measure_parts
@@ -117,7 +114,7 @@ class Measuring:
             self._fail(target, "" if isinstance(error, probe.UnmadeError) else str(error), send)
             return set()
         outer = self._walked(target, filesystem, send)
-        inside = self._inner(target, mount_id(fd), waiting, send)
+        inside = self._inner(target, waiting, send)
         inside.setdefault((), []).insert(0, outer)
         left_out = self._left_out(target)
         reach = [len(names) + one.deepest for names, ones in inside.items() for one in ones]
@@ -141,11 +138,10 @@ class Measuring:
             return parts
 
         try:
-            with _without_mounts(fd, target.path) as whole_fd:
-                if deepest == 0 and inside[()] == [outer] and outer.is_plain:
-                    take(outer, _ENGINE.measure(whole_fd))
-                else:
-                    measure_parts(whole_fd, begins, deepest, _PACE)
+            if deepest == 0 and inside[()] == [outer] and outer.is_plain:
+                take(outer, _ENGINE.measure(fd))
+            else:
+                measure_parts(fd, begins, deepest, _PACE)
         finally:
             os.close(fd)
         return counted
@@ -165,8 +161,8 @@ class Measuring:
             os.close(fd)
             raise
 
-    def _inner(self, target: Target, mount: int, waiting: Sequence[Target], send: Send) -> dict[Names, list[_Walked]]:
-        """Return the targets in another one, and on the same mount, by the way there."""
+    def _inner(self, target: Target, waiting: Sequence[Target], send: Send) -> dict[Names, list[_Walked]]:
+        """Return the targets in another one by the way there."""
         found: dict[Names, list[_Walked]] = {}
         for other in waiting:
             path, around = self._real[other.object], self._real[target.object]
@@ -176,10 +172,8 @@ class Measuring:
                 fd, filesystem = self._open(other, send)
             except StowageError:
                 continue  # it says why when its own turn comes
-            is_same = mount_id(fd) == mount
             os.close(fd)
-            if is_same:
-                found.setdefault(_way(path, around), []).append(self._walked(other, filesystem, send))
+            found.setdefault(_way(path, around), []).append(self._walked(other, filesystem, send))
         return found
 
     def _left_out(self, target: Target) -> Names | None:
@@ -193,6 +187,8 @@ class Measuring:
 
     def _count(self, one: _Walked, usage: Usage, where: str, send: Send) -> None:
         """Take on what a target holds, counted by a walk through what is at *where*."""
+        if one.sharing is not None and one.sharing.is_for_quotas:
+            usage = shares.nothing_hidden(usage)
         figures = _figures(usage, where)
         if isinstance(one.sharing, RunsSharing):
             runs = one.sharing.runs
@@ -363,29 +359,6 @@ class Measuring:
             send({"say": f"{error}; it is made anew, as if the copy was used now"})
             return None, True
         return before if before is not None and before.identity == copy.identity else None, False
-
-
-@contextmanager
-def _without_mounts(fd: int, path: str) -> Iterator[int]:
-    """Open a directory without what is mounted below it: who may mount there (FUSE) could hide what he has.
-
-    Only root may look there, and only where the service manager knows of that; else what is hidden is not counted.
-    """
-    try:
-        tree = clone_mount(fd, path)
-    except OSError as error:
-        if error.errno != errno.EPERM:
-            raise probe.UnavailableError(f"{path}: {error.strerror}, looking below the mounts in it") from error
-        yield fd
-        return
-    try:
-        whole_fd = open_beneath(tree, b".")
-    finally:
-        os.close(tree)
-    try:
-        yield whole_fd
-    finally:
-        os.close(whole_fd)
 
 
 def _way(path: str, directory: str) -> Names:

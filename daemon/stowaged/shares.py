@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -34,6 +35,8 @@ class Sharing(Protocol):
     """What finds out whose a location is while that is walked."""
 
     deepest: int
+    is_for_quotas: bool
+    """Whether quotas count what it finds."""
 
     def begins(self, names: Names, directory: Directory) -> Iterable[Part]:
         """Return the parts that a directory is, *names* below the location, and at most *deepest* levels."""
@@ -51,6 +54,11 @@ def of_target(places: Places, target: Target, send: Send) -> Sharing | None:
     return CacheSharing() if target.object == CACHE else None
 
 
+def nothing_hidden(usage: Usage) -> Usage:
+    """Return a usage that is complete only without a mount below: whoever may mount (FUSE) could hide what he has."""
+    return replace(usage, complete=not usage.problems)
+
+
 class _Lacking:
     """Notes whose figures are not complete, while a location is walked."""
 
@@ -64,10 +72,10 @@ class _Lacking:
         return Part(self._take_beside, rest=True)
 
     def _take_beside(self, usage: Usage) -> None:
-        self._unseen = not usage.complete
+        self._unseen = not nothing_hidden(usage).complete
 
     def add(self, user: str, teams: Iterable[str], usage: Usage) -> None:
-        if not usage.complete:
+        if not nothing_hidden(usage).complete:
             why = "; ".join(usage.problems[:_MOST_REASONS])
             self._users.setdefault(user, why)
             for team in teams:
@@ -81,6 +89,7 @@ class RunsSharing:
     """Adds the runs up by user, with what lies beside them in the user's directory, and by team."""
 
     deepest = len(RunName._fields)
+    is_for_quotas = True
 
     def __init__(self, places: Places, target: Target, send: Send) -> None:
         self.runs = Runs(places)
@@ -123,6 +132,7 @@ class RunsSharing:
             return None
 
     def _run(self, run: RunName, team: str | None, usage: Usage) -> None:
+        usage = nothing_hidden(usage)
         self.runs.add(str(run), usage)
         self._add(run.user, 1, usage)
         self._lacking.add(run.user, [] if team is None else [team], usage)
@@ -155,6 +165,7 @@ class ReflowSharing:
     """Adds the captured traffic up by user: what is a level below the location."""
 
     deepest = 1
+    is_for_quotas = True
 
     def __init__(self) -> None:
         self._users: dict[str, User] = {}
@@ -178,6 +189,7 @@ class CacheSharing:
     """Finds out what is in the parent of the caches and in none of them."""
 
     deepest = 0
+    is_for_quotas = False
 
     def __init__(self) -> None:
         self._rest = 0

@@ -28,6 +28,7 @@ _RESOLVE_IN_ROOT, _RESOLVE_NO_SYMLINKS = 0x02 | 0x10, 0x02 | 0x04  # each withou
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
+_AT_SYMLINK_NOFOLLOW = 0x100
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
@@ -37,6 +38,7 @@ _MS_PRIVATE = 1 << 18
 _CLONE_NEWNS = 0x00020000
 _KCMP_FILES, _KCMP_FS = 2, 3
 _PR_SET_PDEATHSIG = 1
+_STATX_ATTRIBUTES_AT, _STATX_ATTRIBUTES_UNCHANGEABLE = 8, 0x10 | 0x20  # immutable, append-only
 _STATX_BTIME, _STATX_BTIME_AT, _STATX_BYTES = 0x800, 80, 256
 
 
@@ -235,6 +237,18 @@ def birth_time(fd: int) -> int | None:
     (mask,) = struct.unpack_from("=I", answer, 0)
     seconds, nanoseconds = struct.unpack_from("=qI", answer, _STATX_BTIME_AT)
     return seconds * 10**9 + nanoseconds if mask & _STATX_BTIME else None
+
+
+def is_unchangeable(dir_fd: int, name: bytes) -> bool:
+    """Return whether an entry of the directory open at *dir_fd*, no link's target, is immutable or append-only.
+
+    False as well where the filesystem does not tell.
+    """
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    arguments = (ctypes.c_int(dir_fd), _text(name), ctypes.c_int(_AT_SYMLINK_NOFOLLOW), ctypes.c_uint(0))
+    _checked(_libc.statx(*arguments, answer), name)
+    (attributes,) = struct.unpack_from("=Q", answer, _STATX_ATTRIBUTES_AT)
+    return bool(attributes & _STATX_ATTRIBUTES_UNCHANGEABLE)
 
 
 def same_files(pid: int, tid: int) -> bool:

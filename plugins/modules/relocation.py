@@ -197,6 +197,7 @@ from ansible_collections.stowage.host.plugins.module_utils.relocation.moving imp
 from ansible_collections.stowage.host.plugins.module_utils.relocation.plan import Planning, Request
 from ansible_collections.stowage.host.plugins.module_utils.relocation.progress import progress_of
 from ansible_collections.stowage.host.plugins.module_utils.relocation.recorded import Relocation
+from ansible_collections.stowage.host.plugins.module_utils.relocation.stages import UNDER_WAY
 from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
 
 ARGUMENT_SPEC = {
@@ -270,7 +271,7 @@ def plan(places: Places, params: dict[str, Any]) -> Relocation:
     """Return the move that is asked for, or without a new directory the one that is recorded."""
     if not params["to"]:
         one = recorded.load(places, params["location"]) if params["location"] in NAMES else None
-        if one is not None:
+        if one is not None and (params["state"] == "planned" or one.stage in UNDER_WAY):
             return one
         raise Refusal("relocate_to", "name the new directory")
     request = Request(

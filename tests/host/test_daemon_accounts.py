@@ -262,32 +262,32 @@ def test_a_directory_that_cannot_be_read_makes_it_incomplete(
     assert site.accounts()["tracked"]["runs"] == 2000
 
 
-def test_a_mount_over_a_directory_hides_nothing(site: Site) -> None:
+def test_a_mount_over_a_directory_clears_no_quota(site: Site) -> None:
     site.lay_out()
     hidden = site.put("runs/ann/llm/one/work/hide/file", 5000).parent
+    site.put("runs/bob/llm/one/work/file", 1000)
     site.put("state/hide/file", 7)
+    site.stamp("ann/llm/one", "vision")
+    site.daemon.configure(**QUICK, quotas={"users": {"ann": 4000}, "teams": {"vision": 4000}})
     site.daemon.start()
     site.measured()
-    elsewhere = site.put("../elsewhere/file", 30).parent
-    held = os.open(hidden, os.O_RDONLY)
+    mounted = [hidden, site.root / "state/hide"]
+    for path in mounted:
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(path)], check=True)
     try:
-        subprocess.run(["mount", "-t", "tmpfs", "none", str(hidden)], check=True)
-        subprocess.run(["mount", "--bind", str(elsewhere), str(site.root / "state")], check=True)
-        (hidden / "other").write_bytes(bytes(100))
-        fd = os.open("more", os.O_CREAT | os.O_WRONLY, dir_fd=held)
-        os.write(fd, bytes(2000))
-        os.close(fd)
-        wait_for(lambda: site.accounts()["users"]["ann"]["bytes"] == 7000)
-        found = wait_for(lambda: site.accounts()["complete"] and site.accounts())
-        assert (found["users"]["ann"]["bytes"], found["users"]["ann"]["missing"]) == (7000, "")
-        # A location that is itself a mount is what is mounted there; what that hides lies beneath the root.
-        found = wait_for(lambda: site.accounts()["tracked"]["state"] == 30 and site.accounts())
-        assert found["tracked"]["other"] == 7
+        site.put("runs/bob/llm/one/work/more", 1000)
+        found = wait_for(lambda: site.accounts()["users"]["bob"]["bytes"] == 2000 and site.accounts())
+        for one in (found["users"]["ann"], found["teams"]["vision"]):
+            assert one["bytes"] == 5000 and one["exceeded_since"] is not None
+            assert one["missing"] == "runs/ann/llm/one/work/hide: another filesystem is mounted there"
+        assert [one["location"] for one in found["unavailable"]] == ["runs"]
+        assert sorted(site.told()) == [("team/vision", "QuotaExceeded"), ("user/ann", "QuotaExceeded")]
     finally:
-        os.close(held)
-        for path in (hidden, site.root / "state"):
+        for path in mounted:
             subprocess.run(["umount", str(path)], check=True)
-    wait_for(lambda: site.accounts()["tracked"]["state"] == 7)
+    (hidden / "file").write_bytes(bytes(3000))
+    wait_for(lambda: site.accounts()["users"]["ann"]["exceeded_since"] is None)
+    assert site.accounts()["users"]["ann"]["missing"] == ""
 
 
 def test_damaged_stamps_take_no_team_away(site: Site) -> None:

@@ -264,6 +264,107 @@ def test_what_came_into_the_new_directory_after_it_was_planned(lab: Lab) -> None
     assert (lab.to / "mine").exists() and lab.stage == "given up"
 
 
+def test_what_changed_after_it_was_compared_is_copied_again(lab: Lab) -> None:
+    """Also when no time of the future hides it."""
+    moving = lab.moving()
+    moving.close(lab.planned(), 60)
+    moving.copy()
+    with opened_beneath(moving.recorded(), mounts.read()) as fd:
+        _write(fd, "ann/e/r/work/f5", b"by a host that does not follow")
+    with pytest.raises(Refusal, match="was changed since it was copied; have it copied again"):
+        moving.switch()
+    moving.copy()
+    moving.switch()
+    assert (lab.to / "ann/e/r/work/f5").read_bytes().startswith(b"by a host")
+
+
+def _write(fd: int, name: str, data: bytes) -> None:
+    file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=fd)
+    os.write(file, data)
+    os.close(file)
+
+
+def test_a_time_in_the_future_hides_no_change(lab: Lab, small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("ext4")
+    (disk.path / "a").write_text("a")
+    (disk.path / "b").write_text("b")
+    disk.unmount()
+    command = ["debugfs", "-w", "-R", "set_inode_field a ctime 20380101000000", disk.device]
+    subprocess.run(command, check=True, capture_output=True)
+    disk.mount()
+    fd = os.open(disk.path, os.O_RDONLY)
+    try:
+        before = state_of(fd)
+        assert os.stat(disk.path / "a").st_ctime > time.time() and state_of(fd) == before
+        (disk.path / "b").write_text("c")
+        assert state_of(fd).entries == before.entries and state_of(fd) != before
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("step", ["setting aside", "set aside"])
+@pytest.mark.parametrize("name", ["ann/e/r/new", "new"])
+def test_what_comes_while_it_is_set_aside_is_not_deleted(lab: Lab, step: str, name: str) -> None:
+    before = contents(lab.path)
+    killed(step, lab.move)
+    one = recorded.load(lab.places, "runs")
+    assert one is not None
+    where = f".stowage-moved-{one.identity}/" if step == "set aside" else ""
+    with opened_beneath(one, mounts.read()) as fd:
+        _write(fd, where + name, b"nowhere else")
+    with pytest.raises(Refusal, match="was changed since it was copied, beneath what is mounted there now"):
+        lab.moving().finish()
+    assert lab.held
+    lab.moving().undo()
+    lab.lay_out(**one.before)
+    lab.moving().give_up()
+    assert (lab.path / name).read_text() == "nowhere else" and not lab.held
+    (lab.path / name).unlink()
+    assert contents(lab.path).keys() == before.keys()
+
+
+def test_what_cannot_be_set_aside_is_put_back(lab: Lab) -> None:
+    before = contents(lab.path)
+    (lab.path / "top").write_text("x")
+    subprocess.run(["chattr", "+i", lab.path / "top"], check=True)
+    with pytest.raises(Refusal, match=r"top in it is immutable or append-only \(lsattr\), which is not copied"):
+        lab.planned()
+    subprocess.run(["chattr", "-i", lab.path / "top"], check=True)
+    moving = lab.until_switched()
+    lab.lay_out(**moving.recorded().after)
+
+    def protect(step: str) -> None:
+        if step == "setting aside":
+            with opened_beneath(moving.recorded(), mounts.read()) as fd:
+                subprocess.run(["chattr", "+i", f"/proc/self/fd/{fd}/top"], check=True, pass_fds=[fd])
+
+    with pytest.raises(StowageError, match=r"top in the old directory cannot be moved: .*chattr -ia"):
+        lab.moving(protect).finish()
+    lab.moving().undo()
+    assert os.stat(lab.path).st_mode & 0o7777 == 0o2775
+    lab.lay_out(**moving.recorded().before)
+    lab.moving().give_up()
+    subprocess.run(["chattr", "-i", lab.path / "top"], check=True)
+    (lab.path / "top").unlink()
+    assert not lab.held and contents(lab.path).keys() == before.keys()
+    assert contents(lab.path)["ann/e/r/work/f3"] == before["ann/e/r/work/f3"]
+
+
+def test_a_move_that_was_given_up_is_begun_anew(lab: Lab) -> None:
+    moving = lab.moving()
+    moving.close(lab.planned(), 60)
+    moving.give_up()
+    one = moving.recorded()
+    (lab.to.parent / "state").mkdir()
+    other = lab.moving(location="state")
+    other.close(lab.planned("state", lab.to.parent / "state"), 60)
+    with pytest.raises(Refusal, match="is given up; begin one, with the new directory"):
+        moving.close(one, 60)
+    with pytest.raises(Refusal, match="the move of state to .* is not finished"):
+        lab.planned()
+    other.give_up()
+
+
 def test_caches_can_be_left_behind(lab: Lab, tmp_path: Path) -> None:
     to = lab.to.parent / "cache"
     to.mkdir()
@@ -338,6 +439,30 @@ def test_a_disk_is_switched_back(lab: Lab, small_disk: Callable[..., Any]) -> No
     assert contents(lab.path) == before and not list(lab.units.iterdir())
     assert [mount.point for mount in mounts.read() if mount.fstype == "xfs"].count(str(disk.path)) == 1
     (lab.path / "goes on").touch()
+
+
+def test_what_mkfs_has_made_neither_moves_nor_goes(lab: Lab, small_disk: Callable[..., Any]) -> None:
+    old, new = small_disk("ext4", 128 << 20), small_disk("ext4", 128 << 20)
+    lab.overrides["runs"] = str(old.path)
+    lab.path, lab.to = old.path, new.path
+    lab.lay_out()
+    fill(old.path)
+    made = os.stat(old.path / "lost+found").st_ino
+    before = contents(old.path)
+    found = old.path / "lost+found/#12"
+    found.touch()
+    with pytest.raises(Refusal, match=r"lost\+found is not empty: fsck has put something there"):
+        lab.planned()
+    found.unlink()
+    lab.move()
+    assert contents(new.path).keys() == before.keys() and os.stat(new.path / "lost+found").st_ino == made
+    lab.moving().retire(str(old.path))
+    at = lab.places.relocations_dir
+    assert lab.stage == "retired" and not os.path.exists(f"{at}/disks/runs")
+    old.mount(at=Path(at))
+    assert os.listdir(at) == ["lost+found"]
+    subprocess.run(["umount", at], check=True)
+    subprocess.run(["e2fsck", "-fn", old.device], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("step", [None, "undoing", "not kept", "switched back"])
@@ -474,6 +599,17 @@ def _state(lab: Lab) -> Any:
     assert one is not None
     with opened_beneath(one, mounts.read()) as fd:
         return state_of(fd)
+
+
+def test_nothing_is_deleted_when_the_new_directory_is_empty(lab: Lab) -> None:
+    lab.move()
+    for name in os.listdir(lab.to):
+        subprocess.run(["rm", "-r", lab.to / name], check=True)
+    refuse_to_delete(lab, r"is empty, and 5\d files with .* MB, which were in .*/runs, would be deleted")
+    (lab.to / "one").write_text("a result")
+    told = Differences(check_mode=True)
+    Moving(lab.places, "runs", lab.moving()._tools, told).retire(str(lab.path))
+    assert told.actions[0].startswith("delete 5") and told.actions[0].endswith(f"; {lab.to} holds 1 files with 8 B")
 
 
 def test_the_deletion_ends_when_the_new_directory_goes(lab: Lab) -> None:

@@ -141,6 +141,22 @@ def test_nobody_but_the_owner_of_the_run_reaches_what_it_is_given(lab: VolumeLab
     assert not enters(one["source"], 1000)
 
 
+def test_a_job_of_slurm_reaches_its_drive_as_its_user_and_nobody_else_does(
+    lab: VolumeLab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(lab.sources / "data")
+    lab.have(drive("data", lab.sources / "data"))
+    take = ["lease", "take", "ml/data", "--read-only", "--run"]
+    assert command.main([*take, "slurm-1", "--user", "1000"], lab.places) == 0
+    assert command.main([*take, "slurm-2"], lab.places) == 0
+    own, open_to_all = capsys.readouterr().out.split()
+    assert own == f"{lab.places.pins_dir}/slurm-1/1"
+    assert [enters(own, uid) for uid in (0, 1000, 65534)] == [True, True, False]
+    assert [enters(open_to_all, uid) for uid in (0, 1000, 65534)] == [True, True, True]
+    assert command.main([*take, "slurm-3", "--user", "no such user"], lab.places) != 0
+    assert "there is no user no such user on this host" in capsys.readouterr().err
+
+
 def enters(path: str, uid: int) -> bool:
     """Return whether a user reaches what is mounted at *path* from the directory of all pins."""
     fd = os.open(os.path.dirname(os.path.dirname(path)), os.O_RDONLY | os.O_DIRECTORY)
@@ -198,6 +214,9 @@ def test_directories_above_a_run_are_root_s(lab: VolumeLab) -> None:
     os.chown(lab.runs / "ann", 1000, 1000)
     assert f"{lab.runs}/ann: belongs to " in refused(lab, ANN)
     os.chown(lab.runs / "ann", 0, 0)
+    os.chown(lab.runs, 1000, 1000)
+    assert f"{lab.runs}: belongs to " in refused(lab, ANN)
+    os.chown(lab.runs, 0, 0)
     (lab.runs / "ann/tune").chmod(0o777)
     assert f"{lab.runs}/ann/tune: others than root can write to it" in refused(lab, ANN)
 

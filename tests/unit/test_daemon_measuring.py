@@ -77,7 +77,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
     def usage(*arguments: Any) -> Usage:
         found = of(*arguments)
-        return dataclasses.replace(found, complete=found.files not in files, problems=("x: no",))
+        return dataclasses.replace(found, complete=False, problems=("x: no",)) if found.files in files else found
 
     monkeypatch.setattr(measure_parts.Usage, "of", usage)
     return files
@@ -377,12 +377,13 @@ def test_room_without_length_is_in_what_is_allocated(disk: Disk) -> None:
 
 @pytest.fixture
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
-    """Names of directories that cannot be opened."""
+    """Names of directories that cannot be opened; something is mounted on those that are called hidden."""
     names: set[bytes] = set()
 
     def opened(dir_fd: int, name: bytes, *flags: int) -> int:
         if name in names:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            number = errno.EXDEV if name == b"hidden" else errno.EIO
+            raise OSError(number, os.strerror(number))
         return open_beneath(dir_fd, name, *flags)
 
     monkeypatch.setattr("stowage_core.trees.walk.open_beneath", opened)
@@ -416,6 +417,27 @@ def test_one_whose_files_cannot_be_read_freezes_nobody_else(disk: Disk, unreadab
         "ann/llm/one": (20, True),
         "bob/llm/one": (10, False),
     }
+
+
+def test_a_mount_may_hide_what_quotas_count(disk: Disk, unreadable: set[bytes]) -> None:
+    for name in (
+        "runs/ann/llm/one/hidden/file",
+        "runs/bob/llm/one/file",
+        "reflow/ann/hidden/file",
+        "state/hidden/file",
+    ):
+        disk.put(name, 10)
+    stamp(disk, "ann/llm/one", "vision")
+    unreadable.add(b"hidden")
+    names = ("runs", "reflow", "state")
+    runs, reflow, state = (disk.measure(disk.location(name, name))[f"location/{name}"] for name in names)
+    assert state["complete"], "it is other storage there"
+    why = "ann/llm/one/hidden: another filesystem is mounted there"
+    assert runs["reason"] == f"{disk.path}/runs: {why}" and not runs["complete"]
+    assert runs["shares"]["missing"] == {"users": {"ann": why}, "teams": {"vision": why}, "unseen": False}
+    assert not reflow["complete"] and set(reflow["shares"]["missing"]["users"]) == {"ann"}
+    recorded = (records.read(disk.places.runs_json) or {})["runs"]
+    assert {name: one["complete"] for name, one in recorded.items()} == {"ann/llm/one": False, "bob/llm/one": True}
 
 
 def test_what_is_missing_beside_runs_may_be_a_run_of_any_team_of_the_user(disk: Disk, unreadable: set[bytes]) -> None:

@@ -123,7 +123,7 @@ def relocation(stage: str = FINISHED, **changes: Any) -> Relocation:
         "copy": True,
         "here": True,
         "stage": stage,
-        "was": State(3, 4),
+        "was": State(3, "4", "5"),
     }
     return Relocation(**{**values, **changes})
 

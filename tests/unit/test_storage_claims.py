@@ -159,7 +159,7 @@ STATED = [
         ({}, 4, STATED),
         ({"run-data": ["ReadWriteMany"]}, 4, STATED[1:]),
         ({"run-data": ["ReadWriteOnce", "ReadWriteMany"], "download-cache": ["ReadWriteMany"]}, 4, []),
-        ({"run-data": ["ReadWriteOnce"], "download-cache": ["ReadWriteOncePod"]}, 1, []),
+        ({"run-data": ["ReadWriteOnce"], "download-cache": ["ReadWriteOncePod", "ReadWriteOnce"]}, 1, []),
         ({"platform-data": ["ReadWriteOnce"]}, 4, STATED),  # it is not written to
     ],
 )
@@ -177,15 +177,15 @@ def test_what_a_job_demands(modes: dict[str, list[str]], nodes: int, demands: li
             "give them a claim that is",
         ),
         (
-            {"download-cache": []},
-            2,
-            "claim: download-cache must be ReadWriteMany: 2 nodes write to hf_hub_cache and modelscope_cache, "
-            "and it is nothing of the kind; give them a claim that is",
+            {"download-cache": ["ReadWriteOncePod"]},
+            1,
+            "claim: download-cache is ReadWriteOncePod, and jobs have hf_hub_cache and modelscope_cache beside the "
+            "platform's own pods; give them a claim that several pods can have",
         ),
         (
             {"run-data": ["ReadOnlyMany"]},
             1,
-            "claim: run-data is ReadOnlyMany, and the job writes to runs; give them a claim that can be written to",
+            "claim: run-data is ReadOnlyMany, and runs is written to; give them a claim that can be written to",
         ),
     ],
 )

@@ -10,6 +10,7 @@ root can enter either.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from ..errors import StowageError, printable
 from ..syscalls import open_beneath, rename_noreplace
 from ..trees.emptying import empty
+from .content import names_in
 
 _PREFIX = b".stowage-moved-"
 
@@ -26,13 +28,19 @@ def name_of(identity: str) -> bytes:
     return _PREFIX + os.fsencode(identity)
 
 
-def is_set_aside(fd: int) -> bool:
-    """Return whether the content of the directory open at *fd* lies aside, or was deleted, whichever host did it."""
-    return any(name.startswith(_PREFIX) for name in names_in(fd)) or not stat.S_IMODE(os.fstat(fd).st_mode)
+def is_by_another(fd: int, identity: str) -> bool:
+    """Return whether another host has set aside, or deleted, the content of the directory open at *fd*."""
+    names = names_in(fd)
+    if name_of(identity) in names:
+        return False
+    return any(name.startswith(_PREFIX) for name in names) or not (names or stat.S_IMODE(os.fstat(fd).st_mode))
 
 
 def set_aside(fd: int, identity: str) -> None:
-    """Move everything in the old directory, open at *fd*, aside; what was cut short is gone on with."""
+    """Move everything in the old directory, open at *fd*, aside; what was cut short is gone on with.
+
+    :raises StowageError: when something stays where it is
+    """
     name = name_of(identity)
     # First: whoever has passed it already is told by the state of the content.
     os.fchmod(fd, 0)
@@ -42,11 +50,36 @@ def set_aside(fd: int, identity: str) -> None:
     try:
         for each in names_in(fd):
             if each != name:
-                rename_noreplace(fd, each, inner, each)
+                _move(fd, inner, each)
         os.fsync(inner)
         os.fsync(fd)
     finally:
         os.close(inner)
+
+
+def put_back(fd: int, identity: str, mode: int) -> None:
+    """Move what lies aside back into the old directory, open at *fd*, whose mode was *mode*."""
+    name = name_of(identity)
+    if name in names_in(fd):
+        inner = open_beneath(fd, name)
+        try:
+            for each in names_in(inner):
+                _move(inner, fd, each)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=fd)
+    os.fchmod(fd, mode)
+    os.fsync(fd)
+
+
+def _move(fd: int, to_fd: int, name: bytes) -> None:
+    try:
+        rename_noreplace(fd, name, to_fd, name)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise
+        remedy = "see lsattr, take its flags off (chattr -ia), and run it again"
+        raise StowageError(f"{printable(name)} in the old directory cannot be moved: {remedy}") from error
 
 
 def delete(fd: int, identity: str, progress: Callable[[int, int], None]) -> None:
@@ -68,13 +101,3 @@ def delete(fd: int, identity: str, progress: Callable[[int, int], None]) -> None
     came = names_in(fd)
     if came:
         raise StowageError(f"{printable(came[0])} is in the old directory, and was not moved: look at it")
-
-
-def names_in(fd: int) -> list[bytes]:
-    """Return what is in a directory, in order."""
-    # Opened anew: btrfs does not list what has come since a directory was opened.
-    again = open_beneath(fd, b".")
-    try:
-        return sorted(map(os.fsencode, os.listdir(again)))
-    finally:
-        os.close(again)

@@ -10,6 +10,7 @@ and every byte. What was just written is read from the disk, and not from memory
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import resource
 import stat
@@ -21,6 +22,7 @@ from ..sizes import decimal
 from ..syscalls import NO_DIRECTORY, open_beneath, syncfs
 from ..trees.walk import Directory, Problem, Walk
 from ..use.child import answer_of, nothing, progress
+from .content import is_of_mkfs, names_in
 from .copying import NOT_COPIED
 from .recorded import State
 
@@ -29,6 +31,7 @@ DEADLINE_S = 600.0
 
 _MOST = 20
 _PIECE = 1 << 20
+_MODULUS = 1 << 128
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DESCRIPTORS = 1 << 16
 _GRAINS = (1, 100, 1000, 10**9)
@@ -46,9 +49,8 @@ class Compared:
     """How many there are."""
     files: int = 0
     bytes: int = 0
-    was: State = State(0, 0)
-    copied: State = State(0, 0)
-    """Without the directory itself, which is changed last."""
+    was: State = State(0, "", "")
+    """The tree that was compared with."""
 
 
 def compare(old_fd: int, new_fd: int, say: Callable[[str], None] = nothing) -> Compared:
@@ -58,41 +60,69 @@ def compare(old_fd: int, new_fd: int, say: Callable[[str], None] = nothing) -> C
     :raises NoAnswerError: when it cannot be done, or a disk is silent
     """
     answer = answer_of(lambda: asdict(_Comparison(old_fd, new_fd, say).run()), DEADLINE_S)
-    return Compared(**{**answer, "was": State(**answer["was"]), "copied": State(**answer["copied"])})
+    return Compared(**{**answer, "was": State(**answer["was"])})
 
 
-def state_of(fd: int, itself: bool = True) -> State:
+def state_of(fd: int, itself: bool = True, aside: str = "") -> State:
     """Return the state of the tree open at *fd*, by looking at every inode in it.
 
     :param itself: whether the directory itself counts
+    :param aside: the name of a directory in it whose content counts as if it were not in there
     :raises StowageError: when something in it cannot be looked at
     """
-    return State(**answer_of(lambda: asdict(_state_of(fd, itself)), DEADLINE_S))
+    return State(**answer_of(lambda: asdict(_state_of(fd, itself, aside)), DEADLINE_S))
 
 
-def _state_of(fd: int, itself: bool) -> State:
+def _state_of(fd: int, itself: bool, aside: str) -> State:
     problems: list[Problem] = []
     changes = _Changes()
     # Opened anew: btrfs does not list what has come since a directory was opened.
     walk = Walk(open_beneath(fd, b"."), problems.append)
+    top = os.fstat(fd)
     for directory in walk:
         progress()
-        if walk.depth or itself:
-            changes.add(directory.status)
+        if walk.depth == 1 and is_of_mkfs(top, walk.names[0], directory.status):
+            directory.leave_out()
+            continue
+        is_aside = bool(aside) and walk.names[:1] == (aside,)
+        depth = walk.depth - is_aside
+        if depth or (itself and not is_aside):
+            changes.add(directory.status, depth)
         for entry in directory.files():
             progress()
-            changes.add(entry.stat(follow_symlinks=False))
+            changes.add(entry.stat(follow_symlinks=False), depth + 1)
     if problems:
         raise OSError(f"cannot be looked at: {problems[0]}")
     return changes.state
 
 
 class _Changes:
-    def __init__(self) -> None:
-        self.state = State(0, 0)
+    """The state of a tree, whose inodes come in any order."""
 
-    def add(self, status: os.stat_result) -> None:
-        self.state = State(self.state.entries + 1, max(self.state.newest, status.st_ctime_ns))
+    def __init__(self) -> None:
+        self._entries = self._changes = self._kept = 0
+
+    def add(self, status: os.stat_result, depth: int) -> None:
+        """Add an inode.
+
+        :param depth: how many levels below the top it is
+        """
+        self._entries += 1
+        change = _number_of(status, status.st_ctime_ns)
+        # A sum, which every number changes, and which is one whatever the order.
+        self._changes += change
+        if depth:
+            self._kept += change if depth > 1 else _number_of(status, status.st_mtime_ns)
+
+    @property
+    def state(self) -> State:
+        changes, kept = (f"{number % _MODULUS:032x}" for number in (self._changes, self._kept))
+        return State(self._entries, changes, kept)
+
+
+def _number_of(status: os.stat_result, time: int) -> int:
+    text = f"{status.st_ino} {status.st_mode} {status.st_size} {time}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
 class _Comparison:
@@ -103,7 +133,7 @@ class _Comparison:
         self._copies: dict[tuple[int, int], tuple[int, int]] = {}
         """The file that the copy of each file with several names is."""
         self._originals: dict[tuple[int, int], tuple[int, int]] = {}
-        self._was, self._copied = _Changes(), _Changes()
+        self._was = _Changes()
 
     def run(self) -> Compared:
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -111,10 +141,14 @@ class _Comparison:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         syncfs(self._new_fd)
         open_directories: list[int] = []
+        top = os.fstat(self._old_fd)
         walk = Walk(open_beneath(self._old_fd, b"."), lambda problem: self._differs("", str(problem)))
         for directory in walk:
             progress()
             self._say(f"{self._found.files} files with {decimal(self._found.bytes)} are compared")
+            if walk.depth == 1 and is_of_mkfs(top, walk.names[0], directory.status):
+                directory.leave_out()
+                continue
             while len(open_directories) > walk.depth:
                 os.close(open_directories.pop())
             try:
@@ -130,7 +164,7 @@ class _Comparison:
                 continue
             open_directories.append(new_fd)
             self._compare_directory(walk, directory, new_fd)
-        self._found.was, self._found.copied = self._was.state, self._copied.state
+        self._found.was = self._was.state
         return self._found
 
     def _differs(self, path: str, what: str) -> None:
@@ -141,12 +175,10 @@ class _Comparison:
     def _compare_directory(self, walk: Walk, directory: Directory, new_fd: int) -> None:
         old_fd = directory.fd
         new = os.fstat(new_fd)
-        self._was.add(directory.status)
-        if walk.depth:
-            self._copied.add(new)
+        self._was.add(directory.status, walk.depth)
         for what in (*_of_inodes(directory.status, new), *_of_attributes(attributes(old_fd), attributes(new_fd))):
             self._differs(walk.path(), what)
-        names, copied = set(os.listdir(old_fd)), set(os.listdir(new_fd))
+        names, copied = (set(map(os.fsdecode, names_in(fd))) for fd in (old_fd, new_fd))
         for name in sorted(copied - names):
             self._differs(walk.path(name), "is in the copy only")
         for name in sorted(names - copied):
@@ -154,13 +186,12 @@ class _Comparison:
         for entry in directory.files():
             progress()
             if entry.name in copied:
-                for what in self._of_file(old_fd, new_fd, entry.name):
+                for what in self._of_file(old_fd, new_fd, entry.name, walk.depth + 1):
                     self._differs(walk.path(entry.name), what)
 
-    def _of_file(self, old_fd: int, new_fd: int, name: str) -> Iterator[str]:
+    def _of_file(self, old_fd: int, new_fd: int, name: str, depth: int) -> Iterator[str]:
         old, new = (os.stat(name, dir_fd=fd, follow_symlinks=False) for fd in (old_fd, new_fd))
-        self._was.add(old)
-        self._copied.add(new)
+        self._was.add(old, depth)
         yield from _of_inodes(old, new)
         if stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ..errors import StowageError
 from ..locks import lock
@@ -15,6 +15,7 @@ from ..owner import XATTR
 from ..places import Places
 from ..services.systemd_units import RunCommand
 from ..syscalls import DIRECTORY, syncfs
+from .content import OF_MKFS, is_of_mkfs
 
 # Times to the nanosecond: else a time of the same second counts as the same.
 _KEPT = (
@@ -69,6 +70,10 @@ def copy(
     """
     words = [program, *_KEPT, *_ENDS.get(fstype, ("--one-file-system",)), *_LEFT_OUT]
     words += ["--checksum"] if by_content else []
+    top = os.fstat(old_fd)
+    with suppress(FileNotFoundError):
+        if is_of_mkfs(top, OF_MKFS, os.stat(OF_MKFS, dir_fd=old_fd, follow_symlinks=False)):
+            words.append(f"--exclude=/{os.fsdecode(OF_MKFS)}")
     # By descriptors, so that it is these two directories whatever is mounted or renamed meanwhile.
     words += ["--", f"/proc/self/fd/{old_fd}/", f"/proc/self/fd/{new_fd}/"]
     code, out, err = run_command(words, pass_fds=[old_fd, new_fd, lock_fd])

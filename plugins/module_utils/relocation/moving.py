@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -36,6 +37,7 @@ from ..use.child import nothing
 from ..use.look import InUse, Subject, in_use
 from . import aside, backup, copying, recorded, staging
 from .comparison import Compared, compare, state_of
+from .content import amount_in, names_in
 from .directories import opened_beneath, opened_new, opened_old
 from .old_path import UNITS, KeptMount, kept_disk, kept_path
 from .progress import Progress
@@ -195,6 +197,8 @@ class Moving:
     def close(self, planned: Relocation, wait_s: float) -> Relocation:
         """Hold jobs, wait for the location's users, keep writers out, and back up Stowage's own metadata."""
         one = planned
+        if one.stage in (GIVEN_UP, UNDONE):
+            raise Refusal(one.location, f"its move to {one.to} is {one.stage}", "begin one, with the new directory")
         if reached(self.check(one), CLOSED):
             if one.stage in UNDER_WAY and not self._differences.check_mode:
                 self._hold(one)
@@ -242,7 +246,7 @@ class Moving:
 
     def _check_copyable(self, one: Relocation, fd: int) -> None:
         """Refuse a new directory, open at *fd*, in which there may be anything that copying again would delete."""
-        if aside.names_in(fd):
+        if names_in(fd):
             self._check_kept(one, fd)
 
     def _check_kept(self, one: Relocation, fd: int) -> None:
@@ -273,7 +277,7 @@ class Moving:
         table = mount_table.read()
         with opened_old(one, table) as old_fd, opened_new(one, table) as new_fd:
             self._check_copyable(one, new_fd)
-            if not one.began or not aside.names_in(new_fd):
+            if not one.began or not names_in(new_fd):
                 staging.keep_for_root(new_fd, one.to)
                 one = self._save(replace(one, began=True))
             if not one.copy:
@@ -373,7 +377,9 @@ class Moving:
         table = mount_table.read()
         with opened_old(one, table) as fd:
             if state_of(fd) != one.was:
-                raise Refusal(one.location, f"{one.path} was changed since it was copied", "run it again")
+                self._save(one.at(CLOSED))
+                rule = f"{one.path} was changed since it was copied"
+                raise Refusal(one.location, rule, "have it copied again (state copied; stowage.host.relocate does so)")
         with opened_new(one, table) as fd:
             self._check_kept(one, fd)
 
@@ -392,13 +398,16 @@ class Moving:
         if stage in (HELD, CLOSED, COPIED, VERIFIED, GIVEN_UP) or one.stage == UNDONE:
             return one
         is_back = stage in (SWITCHED, UNDONE) or (stage == LOST and one.stage == SWITCHED)
-        if not is_back or one.doing == FINISHED:
+        if not is_back:
             rule = f"its move is {one.doing or one.stage}, and the old content is set aside"
             raise Refusal(one.location, rule, f"run it again to finish it, and move it again, from {one.to}")
         if self._is_predicted(one, UNDONE):
             return one
         self._check_old_there(one)
         one = self._save(replace(one, stage=SWITCHED, doing=UNDONE), "undoing")
+        if one.mode:
+            with self._opened_old(one) as fd:
+                aside.put_back(fd, one.identity, one.mode)
         self._remove_units(one)
         self._step("not kept")
         self._back(one)
@@ -407,12 +416,19 @@ class Moving:
 
     def _check_old_there(self, one: Relocation) -> None:
         """Refuse when what would be gone back to is not the old directory, with its content."""
-        table = mount_table.read()
-        now = one.at_old_path.found(table)
-        with opened_beneath(one, table) if now.bound or now.closed else opened_old(one, table) as fd:
-            if aside.is_set_aside(fd):
+        with self._opened_old(one) as fd:
+            if aside.is_by_another(fd, one.identity):
                 rule = f"what was in {one.path} is set aside, or deleted, by a host that shares it"
                 raise Refusal(one.location, rule, f"finish the move, and move it again, from {one.to}")
+
+    @contextmanager
+    def _opened_old(self, one: Relocation) -> Iterator[int]:
+        """Open the old directory, whether something is mounted over it or not."""
+        table = mount_table.read()
+        now = one.at_old_path.found(table)
+        is_beneath = now.bound or now.closed or (one.disk_at != "" and os.path.ismount(one.disk_at))
+        with opened_beneath(one, table) if is_beneath else opened_old(one, table) as fd:
+            yield fd
 
     def _back(self, one: Relocation) -> None:
         one.at_old_path.uncover()
@@ -469,10 +485,11 @@ class Moving:
             return one
         if one.here:
             with opened_beneath(one, mount_table.read()) as fd:
-                if one.doing != FINISHED and state_of(fd) != one.was:
+                if not self._is_as_copied(one, fd):
                     rule = f"what was in {one.path} was changed since it was copied, beneath what is mounted there now"
                     raise Refusal(one.location, rule, "look at it, and give the move up (relocate_give_up=true)")
-                one = self._save(replace(one, stage=SWITCHED, doing=FINISHED), "setting aside")
+                mode = one.mode or stat.S_IMODE(os.fstat(fd).st_mode)
+                one = self._save(replace(one, stage=SWITCHED, doing=FINISHED, mode=mode), "setting aside")
                 aside.set_aside(fd, one.identity)
                 self._step("set aside")
                 one = replace(one, aside=state_of(fd))
@@ -482,6 +499,13 @@ class Moving:
         message = f"moved from {one.path} to {one.to}, where {decimal(one.bytes)} were copied"
         events.tell(self._places, object=f"location/{one.location}", reason="Moved", message=message)
         return one
+
+    def _is_as_copied(self, one: Relocation, fd: int) -> bool:
+        """Return whether the old content is what was copied, also when a part of it is set aside already."""
+        if one.doing != FINISHED:
+            return state_of(fd) == one.was
+        now = state_of(fd, aside=os.fsdecode(aside.name_of(one.identity)))
+        return one.was is not None and now.kept == one.was.kept
 
     def _check_settings(self, one: Relocation) -> None:
         """Refuse to go on while the host's settings do not name the new directory."""
@@ -544,17 +568,24 @@ class Moving:
             if one.here and one.doing != RETIRED and state_of(fd) != one.aside:
                 rule = f"what was in {one.path} was changed since it was set aside, beneath what is mounted there now"
                 raise Refusal(one.location, rule, "look at it: somebody still writes there")
-            if name not in aside.names_in(fd):
+            if name not in names_in(fd):
                 return  # all of it was deleted when that was cut short
             inner = open_beneath(fd, name)
+            present = amount_in(new_fd)
         # With nothing else of it open here, which would be a use.
         try:
+            left = amount_in(inner)
             used = self._users_aside(one, inner, os.fsdecode(name), table)
         finally:
             os.close(inner)
         if used:
             rule = f"what was in {one.path} is in use: {used[0]}"
             raise Refusal(one.location, rule, "end that, and retire it again")
+        if one.here:
+            if one.copy and left.files and not present.files:
+                rule = f"{one.to} is empty, and {left}, which were in {one.path}, would be deleted"
+                raise Refusal(one.location, rule, "look for the files of the new directory first")
+            self._differences.act(f"delete {left} that were in {one.path}; {one.to} holds {present}")
 
     def _users_aside(self, one: Relocation, fd: int, name: str, table: Sequence[Mount]) -> list[str]:
         device, place = one.at_old_path.beneath(table)

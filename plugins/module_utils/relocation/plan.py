@@ -25,12 +25,13 @@ from ..paths import check_path, is_within
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
 from ..sizes import Space, decimal
-from ..syscalls import open_beneath
+from ..syscalls import is_unchangeable, open_beneath
 from ..tiers.survey import is_marked
 from ..trees.inode_set import InodeSet
 from ..trees.walk import Problem, Walk
 from ..use.child import answer_of, progress
 from . import recorded
+from .content import is_of_mkfs, names_in
 from .directories import opened
 from .old_path import UNITS, OldPath, kept_path
 from .recorded import Identity, Relocation
@@ -201,16 +202,16 @@ class Planning:
             was, now = Identity.of(old_fd, old.mount), Identity.of(new_fd, new.mount)
             if resumed is not None and not (resumed.old.matches(was) and resumed.new.matches(now)):
                 resumed = None  # other directories than when it was given up
-            if resumed is None and os.listdir(new_fd):
+            if resumed is None and names_in(new_fd):
                 why = _undone(earlier, to)
                 raise Refusal("relocate_to", f"{to} is not empty{why}", "name an empty directory")
             content = Content(0, 0)
             here = request.here or not is_shared(old.mount.fstype)
-            if request.copy and here:
-                content = survey(name, old_fd)
-                space = Space.of(new_fd)
+            if here:
+                there = survey(name, old_fd)
+                content = there if request.copy else content
                 if resumed is None:
-                    check_room(name, to, content, space)
+                    check_room(name, to, content, Space.of(new_fd))
             avail = Space.of(new_fd).avail
         self._check_users(name, new)
         former = former_paths(earlier, to)
@@ -318,13 +319,25 @@ def _survey(fd: int) -> dict[str, Any]:
     problems: list[Problem] = []
     seen = InodeSet()
     size = entries = 0
+    top = os.fstat(fd)
     walk = Walk(open_beneath(fd, b"."), problems.append)
     for directory in walk:
         progress()
         if walk.depth and is_marked(directory.fd):
             return {"problem": f"{walk.path()} in it bears an owner mark"}
+        if walk.depth == 1 and is_of_mkfs(top, walk.names[0], directory.status):
+            if os.listdir(directory.fd):
+                return {"problem": f"{walk.path()} is not empty: fsck has put something there, which is not copied"}
+            directory.leave_out()
+            continue
+        unchangeable = walk.path() if is_unchangeable(directory.fd, b".") else ""
         statuses = [directory.status]
-        statuses += [entry.stat(follow_symlinks=False) for entry in directory.files()]
+        for entry in directory.files():
+            statuses.append(entry.stat(follow_symlinks=False))
+            if not unchangeable and is_unchangeable(directory.fd, os.fsencode(entry.name)):
+                unchangeable = walk.path(entry.name)
+        if unchangeable:
+            return {"problem": f"{unchangeable} in it is immutable or append-only (lsattr), which is not copied"}
         for status in statuses:
             if status.st_nlink == 1 or seen.add(status.st_dev, status.st_ino):
                 size += status.st_blocks * 512

@@ -61,8 +61,10 @@ class State:
     """What of a tree changes with every change in it."""
 
     entries: int
-    newest: int
-    """The latest time of a change of any inode, in nanoseconds."""
+    changes: str
+    """Of all inodes, with their sizes and times of change."""
+    kept: str
+    """The same without what setting the content aside changes: the directory, and the time of what is in it itself."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Relocation:
     """Whether anything was put into the new directory."""
     aside: State | None = None
     """The old content, since it lies aside."""
+    mode: int = 0
+    """The mode of the old directory, once its content is being set aside."""
 
     @property
     def old_paths(self) -> tuple[str, ...]:

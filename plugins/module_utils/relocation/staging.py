@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 
 from ..errors import Refusal, printable
 from ..syscalls import open_beneath, rename_noreplace
-from .aside import names_in
 from .comparison import attributes, differences_of_root
+from .content import names_in
 
 _PREFIX = b".stowage-copy-"
 _CONTENT = b"content"

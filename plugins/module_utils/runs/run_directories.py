@@ -335,7 +335,7 @@ def _rename(parent: int, before: bytes, after: bytes) -> None:
 
 def _sweep(parent: int) -> None:
     """Remove what a call that was killed, or has failed, has left half made: empty directories."""
-    for name in filter(_LEFT.fullmatch, os.listdir(parent)):
+    for name in filter(_LEFT.fullmatch, trash.names_in(parent)):
         with suppress(OSError), ExitStack() as stack:  # whatever is not as it was made stays
             fd = open_beneath(parent, os.fsencode(name))
             stack.callback(os.close, fd)

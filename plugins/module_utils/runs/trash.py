@@ -89,10 +89,10 @@ def _made(parent: int, name: str, path: str) -> Iterator[int]:
         yield fd
 
 
-def names_in(part: int) -> list[str]:
-    """Return what lies in a part, in order."""
+def names_in(directory: int) -> list[str]:
+    """Return what lies in a directory, such as one of the parts, in order."""
     # Opened anew: btrfs does not list what has come since a directory was opened.
-    fd = open_beneath(part, b".")
+    fd = open_beneath(directory, b".")
     try:
         return sorted(os.listdir(fd))
     finally:
