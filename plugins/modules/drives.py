@@ -38,7 +38,9 @@ options:
         C(size_hint_bytes), C(fill), C(permissions), C(idle_ttl_seconds)) as in Astraeus's API, and may have C(state)
         and C(force) beside them.
       - A source is a dictionary of C(node_scope) (V(placed), empty, V(shared), V(local-any)), C(node), C(path),
-        C(mount_path), C(mode) and C(eligible_nodes).
+        C(mount_path), C(mode) and C(eligible_nodes). On its host it must lie apart from the locations and the
+        protected paths of the storage layout, from the volume root and volumes, and from what is Stowage's own, also
+        where symbolic links lead.
       - C(state) V(absent) makes the entry a tombstone, and the copies of the drive are deleted. It needs no C(spec).
         C(force) deletes them although workers use the drive, whose mounts are released, and is allowed only there. What
         the kernel shows to be in use stays until it is not.

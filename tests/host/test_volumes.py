@@ -214,6 +214,9 @@ def test_directories_above_a_run_are_root_s(lab: VolumeLab) -> None:
     os.chown(lab.runs / "ann", 1000, 1000)
     assert f"{lab.runs}/ann: belongs to " in refused(lab, ANN)
     os.chown(lab.runs / "ann", 0, 0)
+    os.chown(lab.runs, 1000, 1000)
+    assert f"{lab.runs}: belongs to " in refused(lab, ANN)
+    os.chown(lab.runs, 0, 0)
     (lab.runs / "ann/tune").chmod(0o777)
     assert f"{lab.runs}/ann/tune: others than root can write to it" in refused(lab, ANN)
 

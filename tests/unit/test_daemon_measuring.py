@@ -77,7 +77,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
     def usage(*arguments: Any) -> Usage:
         found = of(*arguments)
-        return dataclasses.replace(found, complete=found.files not in files, problems=("x: no",))
+        return dataclasses.replace(found, complete=False, problems=("x: no",)) if found.files in files else found
 
     monkeypatch.setattr(measure_parts.Usage, "of", usage)
     return files
