@@ -161,11 +161,19 @@ lines:
   elements: str
   sample: ["host_storage_overrides:", "  runs: {path: /mnt/nvme1/runs, mount_point: /mnt/nvme1}"]
 references:
-  description: Lines of files, and symbolic links in the content, that name the old path.
+  description:
+    - Lines of files, and symbolic links in the locations, that name the old path. Looked for by V(planned), unless the
+      content is being copied, and by V(finished).
   returned: success
   type: list
   elements: str
   sample: ["/etc/exports:3: /srv/stowage/runs 10.0.0.0/24(rw)"]
+unseen:
+  description: What was not looked at for RV(references).
+  returned: success
+  type: list
+  elements: str
+  sample: ["/srv/stowage/state: 2 files that are larger than 1.0 MB, or came after the first 268 MB"]
 shared:
   description: Whether the old directory, and the new one, is on a filesystem that several hosts see.
   returned: success
@@ -207,7 +215,14 @@ from ansible_collections.stowage.host.plugins.module_utils.relocation.moving imp
 from ansible_collections.stowage.host.plugins.module_utils.relocation.plan import Planning, Request
 from ansible_collections.stowage.host.plugins.module_utils.relocation.progress import progress_of
 from ansible_collections.stowage.host.plugins.module_utils.relocation.recorded import Relocation
-from ansible_collections.stowage.host.plugins.module_utils.relocation.stages import UNDER_WAY
+from ansible_collections.stowage.host.plugins.module_utils.relocation.references import Looked
+from ansible_collections.stowage.host.plugins.module_utils.relocation.stages import (
+    CLOSED,
+    COPIED,
+    HELD,
+    UNDER_WAY,
+    VERIFIED,
+)
 from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
 
 ARGUMENT_SPEC = {
@@ -254,7 +269,7 @@ def body(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
         one = plan(places, params)
         if one.stage:
             moving.check(one)
-        return told(places, moving, one)
+        return told(places, moving, one, state)
     if location not in NAMES:
         raise Refusal("relocate_location", f"there is no location {location!r}", f"use one of {', '.join(NAMES)}")
     # A copy that an earlier call began may go on still.
@@ -274,7 +289,7 @@ def body(module: AnsibleModule, differences: Differences) -> dict[str, Any]:
                 "forgotten": moving.forget,
             }
             one = stages[state]()
-    return {"stage": ""} if one is None else told(places, moving, one)
+    return {"stage": ""} if one is None else told(places, moving, one, state)
 
 
 def plan(places: Places, params: dict[str, Any]) -> Relocation:
@@ -290,7 +305,10 @@ def plan(places: Places, params: dict[str, Any]) -> Relocation:
     return Planning(places, request).plan()
 
 
-def told(places: Places, moving: Moving, one: Relocation) -> dict[str, Any]:
+def told(places: Places, moving: Moving, one: Relocation, state: str) -> dict[str, Any]:
+    # Not each time that somebody asks how far a copy is: all locations are walked.
+    is_copied = one.stage in (HELD, CLOSED, COPIED, VERIFIED)
+    looked = moving.references(one) if state in ("planned", "finished") and not is_copied else Looked()
     shared = [mounts.is_shared(one_of.filesystem.fstype) for one_of in (one.old, one.new)]
     return {
         "stage": moving.standing(one) if one.stage else "",
@@ -302,7 +320,8 @@ def told(places: Places, moving: Moving, one: Relocation) -> dict[str, Any]:
         "overrides": dict(one.after),
         "overrides_before": dict(one.before),
         "lines": recorded.lines_of(one.after),
-        "references": moving.references(one),
+        "references": list(looked.named),
+        "unseen": list(looked.unseen),
         "shared": shared,
         "shared_as": one.at_old_path.name_for_all(one.old.filesystem.source, mounts.read()) if shared[0] else "",
         "makes_copy": one.here,

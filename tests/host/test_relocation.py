@@ -90,7 +90,8 @@ def test_moved_with_everything_that_a_filesystem_can_hold(lab: Lab) -> None:
     assert f"STOWAGE_RUNS_ROOT={lab.to}\n" in Path(lab.places.environment).read_text()
     one = recorded.load(lab.places, "runs")
     assert one is not None
-    assert lab.moving().references(one) == [f"the link {lab.to}/ann/e/r/latest -> {lab.path}/ann/e/r/work/f1"]
+    looked = lab.moving().references(one)
+    assert looked.named == [f"the link {lab.to}/ann/e/r/latest -> {lab.path}/ann/e/r/work/f1"] and not looked.unseen
     assert os.stat(one.backup).st_mode & 0o777 == 0o600
     assert lab.told == [
         "daemon-reload",
@@ -203,7 +204,7 @@ def test_another_way_to_write_keeps_it_from_being_closed(lab: Lab, tmp_path: Pat
     """As a container has that was given the directory above."""
     other = tmp_path / "other"
     other.mkdir()
-    subprocess.run(["mount", "--bind", lab.root, other], check=True)
+    subprocess.run(["mount", "--bind", "--make-private", lab.root, other], check=True)
     try:
         with pytest.raises(PartlyFailed, match=f"it can still be written as {other}/runs"):
             lab.until_switched(wait_s=0)
@@ -542,7 +543,17 @@ def test_retired_and_forgotten(lab: Lab) -> None:
     (lab.to / "ann/e/r/latest").unlink()
     with (lab.path / "ann/e/r/log").open(), pytest.raises(Refusal, match="something open by the old path"):
         moving.forget()
+    state = lab.root / "state"
+    (state / "last-run").symlink_to(lab.path / "ann/e/r")
+    (state / "job.json").write_text(f'{{"ckpt": "{lab.path}/ann/e/r/work/f1"}}')
+    with pytest.raises(Refusal, match=rf"is still named by .*{state}/job.json:1: .*the link {state}/last-run -> "):
+        moving.forget()
+    (state / "last-run").unlink()
+    (state / "job.json").unlink()
+    backup = moving.recorded().backup
+    assert os.path.exists(backup)
     moving.forget()
+    assert not os.path.exists(backup)
     assert not lab.path.exists() and lab.stage == "forgotten" and not list(lab.units.iterdir())
     moving.forget()
     with pytest.raises(Refusal, match="put this into host_storage_overrides: runs: "):
@@ -794,6 +805,28 @@ def test_hosts_that_share_a_location_switch_together(lab: Lab, other: Other, und
     other.do(second.forget)
     first.forget()
     assert not lab.path.exists()
+
+
+def test_a_host_does_not_go_back_to_what_another_has_set_aside(lab: Lab, other: Other) -> None:
+    first, second = lab.moving(), other.lab.moving()
+    first.close(lab.planned(together=True), 60)
+    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
+    first.copy()
+    other.do(second.copy)
+    first.switch()
+    other.do(second.switch)
+    lab.lay_out(**first.recorded().after)
+    first.finish()
+
+    def refused() -> None:
+        with pytest.raises(Refusal, match="is set aside, or deleted, by a host that shares it"):
+            second.undo()
+        assert os.path.samefile(lab.path, lab.to)
+
+    other.do(refused)
+    assert other.lab.stage == "switched" and other.lab.held
+    first.retire(str(lab.path))
+    other.do(refused)
 
 
 def expect(true: bool) -> None:

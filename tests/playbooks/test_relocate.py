@@ -30,6 +30,7 @@ told = {
         "path": "/srv/runs", "to": "/mnt/new/runs", "bytes": 1000, "shared": [False, False], "progress": "half way",
         "shared_as": "", "makes_copy": True,
         "moves": {"runs": ["/srv/runs", "/mnt/new/runs"]}, "references": ["/etc/exports:1: /srv/runs"],
+        "unseen": ["/srv/state: 2 files"], "backup": "/var/lib/stowage/relocations/runs-1.tar.gz",
         "overrides": {"runs": new}, "overrides_before": {"runs": ""}, "lines": ["host_storage_overrides:", "  runs: X"],
     },
     "storage_layout": {"settings": {}},
@@ -77,7 +78,8 @@ def test_every_stage_in_its_order_on_all_hosts(play: Play) -> None:
         "all take each together"
     )
     assert "still names the old path: /etc/exports:1: /srv/runs" in played.output
-    assert "Proved by true a b" in played.output
+    assert "Proved by true a b" in played.output and "not looked at: /srv/state: 2 files" in played.output
+    assert "of before is in /var/lib/stowage/relocations/runs-1.tar.gz until" in played.output
     assert played.stats == {
         "stowage_relocate_stage": "finished",
         "stowage_relocate_lines": ["host_storage_overrides:", "  runs: X"],

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from stowage_core.relocation.plan import (
     Content,
     Request,
     check_earlier,
+    check_not_kept,
     check_room,
     check_sharing,
     former_paths,
     new_overrides,
 )
 from stowage_core.relocation.recorded import Identity, Relocation, State
-from stowage_core.relocation.references import links_into, named_in, references
+from stowage_core.relocation.references import Looked, named_below, named_in, references
 from stowage_core.relocation.stages import (
     CLOSED,
     COPIED,
@@ -471,7 +473,8 @@ def test_references_are_found_where_paths_are_named(tmp_path: Path) -> None:
     records.write(places.layout_json, {"path": "/srv/runs"})
     Path(places.environment).write_text("RUNS_ROOT=/srv/runs\n")
     found = references(places, ["/srv/runs"], [str(ours), places.environment], [f"{tmp_path}/units/**"])
-    assert [text.replace(str(tmp_path), "") for text in found] == [
+    assert not found.unseen
+    assert [text.replace(str(tmp_path), "") for text in found.named] == [
         '/etc/stowage/drives/ml.json:2: "path": "/srv/runs/x"',
         "/units/a.service:2: WorkingDirectory=/srv/runs",
     ]
@@ -482,21 +485,56 @@ def test_links_in_the_content_that_lead_to_the_old_path(tmp_path: Path) -> None:
     (tmp_path / "a/latest").symlink_to("/srv/runs/b")
     (tmp_path / "a/other").symlink_to("/srv/runs2")
     (tmp_path / "a/relative").symlink_to("../b")
-    fd = os.open(tmp_path, os.O_RDONLY)
-    assert links_into(fd, ["/srv/runs"]) == ["a/latest -> /srv/runs/b"]
-    os.close(fd)
+    (tmp_path / "a/job.json").write_text('{\n "ckpt": "/srv/runs/b"}')
+    assert named_below(str(tmp_path), ["/srv/runs"]) == Looked([f"the link {tmp_path}/a/latest -> /srv/runs/b"], [])
+
+
+def test_the_files_of_a_location_that_name_the_old_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/job.json").write_text('{\n "ckpt": "/srv/runs/b"}')
+    (tmp_path / "a/large.db").write_text("/srv/runs" + "x" * (1 << 20))
+    os.mkfifo(tmp_path / "a/fifo")
+    looked = named_below(str(tmp_path), ["/srv/runs"], contents=True)
+    assert looked.named == [f'{tmp_path}/a/job.json:2: "ckpt": "/srv/runs/b"}}']
+    assert len(looked.unseen) == 1 and ": 1 files that are larger than 1.0" in looked.unseen[0]
+    for number in range(30):
+        (tmp_path / f"l{number}").symlink_to("/srv/runs")
+    looked = named_below(str(tmp_path), ["/srv/runs"])
+    assert len(looked.named) == 20 and looked.unseen == [f"{tmp_path}: 10 more links and lines that name it"]
+    (missing,) = named_below(f"{tmp_path}/none", ["/srv/runs"]).unseen
+    assert missing.startswith(f"{tmp_path}/none: ")
+
+
+def test_a_large_file_that_was_not_looked_at_is_told(tmp_path: Path) -> None:
+    (tmp_path / "fstab").write_text("x" * ((1 << 20) + 1))
+    looked = references(Places.under(str(tmp_path)), ["/srv/runs"], files=[f"{tmp_path}/fstab"])
+    assert not looked.named and looked.unseen == [f"{tmp_path}/fstab, which is larger than 1.0 MB"]
 
 
 def test_the_backup_is_whole_and_roots_only(tmp_path: Path) -> None:
     places = Places.under(str(tmp_path))
     records.write(places.layout_json, {"root": "/srv"})
     records.write(os.path.join(places.relocations_dir, "runs.json"), {"a": 1})
-    for name in ("old.tar.gz", ".half"):
+    for name in ("runs-0123456789abcdef.tar.gz", "cache-0123456789abcdef.tar.gz", ".mine"):
         Path(places.relocations_dir, name).touch()
     archive = os.path.join(places.relocations_dir, "runs-1.tar.gz")
     backup.back_up(places, archive)
     assert os.stat(archive).st_mode & 0o777 == 0o600
     with tarfile.open(archive) as content:
         names = {name.rpartition("stowage/")[2] for name in content.getnames()}
-    assert {"layout.json", "relocations/runs.json"} <= names
-    assert not {name for name in names if name.endswith((".gz", "half"))}
+    assert {"layout.json", "relocations/runs.json", "relocations/.mine"} <= names
+    assert not {name for name in names if ".gz" in name}
+    Path(places.relocations_dir, ".runs-0123456789abcdef.tar.gz.half").touch()
+    backup.remove_all(places, "runs")
+    left = {"runs.json", "runs-1.tar.gz", "cache-0123456789abcdef.tar.gz", ".mine"}
+    assert set(os.listdir(places.relocations_dir)) == left
+
+
+@pytest.mark.parametrize("stage", [SWITCHED, FINISHED, RETIRED])
+def test_what_the_old_path_of_another_leads_to_is_not_moved(stage: str) -> None:
+    moved = relocation(stage, location="cache", path="/srv/cache", to="/n", to_real="/n")
+    with pytest.raises(Refusal, match="the old path of cache, /srv/cache, leads as well; retire and forget that first"):
+        check_not_kept([moved], "hf_hub_cache", "/n/hf/hub")
+    check_not_kept([moved], "cache", "/n")
+    check_not_kept([moved], "runs", "/nn")
+    check_not_kept([replace(moved, stage=FORGOTTEN)], "hf_hub_cache", "/n/hf/hub")

@@ -28,6 +28,7 @@ from ..gate import holds
 from ..layout import record as layout_record
 from ..locks import host_lock, runs_lock
 from ..mounts import Mount, is_shared
+from ..paths import is_within
 from ..places import Places
 from ..runs import stamps
 from ..services.systemd_units import RunCommand, Systemctl
@@ -42,7 +43,7 @@ from .directories import opened_beneath, opened_new, opened_old
 from .old_path import UNITS, KeptMount, kept_disk, kept_path
 from .progress import Progress
 from .recorded import Relocation
-from .references import environment_files, links_into, references
+from .references import Looked, environment_files, named_below, references
 from .stages import (
     CLOSED,
     COPIED,
@@ -624,11 +625,14 @@ class Moving:
             return one
         if stage != RETIRED:
             raise Refusal(one.location, f"its move is {one.stage}", "retire the old content first (relocate_confirm)")
-        left = self.references(one)
+        looked = self.references(one)
+        left = looked.named
         if left:
             more = f" (and {len(left) - 3} more)" if len(left) > 3 else ""
             rule = f"{one.path} is still named by {'; '.join(left[:3])}{more}"
             raise Refusal(one.location, rule, "change these to the new path first")
+        if looked.unseen:
+            self._differences.act(f"not looked at: {'; '.join(looked.unseen)}")
         if self._is_predicted(one, FORGOTTEN):
             return one
         self._uncover_for_good(one)
@@ -637,7 +641,8 @@ class Moving:
         with suppress(FileNotFoundError):
             if one.here and not one.disk_at:
                 os.rmdir(one.real)
-        return self._reach(one.at(FORGOTTEN), "forgotten")
+        backup.remove_all(self._places, one.location)
+        return self._reach(one.at(FORGOTTEN, backup=""), "forgotten")
 
     def _uncover_for_good(self, one: Relocation) -> None:
         while True:
@@ -652,13 +657,17 @@ class Moving:
                 rule = f"somebody has something open by the old path {one.real}"
                 raise Refusal(one.location, rule, "see who with fuser -vm, and end that") from error
 
-    def references(self, one: Relocation) -> list[str]:
+    def references(self, one: Relocation) -> Looked:
         """Return what still names the old path on this host."""
         ours = [unit.path(self._tools.units) for unit in self._units(one)]
         if not reached(one.stage, FINISHED):
             ours += environment_files(self._places)  # they follow with the settings
         found = references(self._places, one.old_paths, ours)
-        if reached(one.stage, SWITCHED):
-            with opened_new(one, mount_table.read()) as fd:
-                return [*found, *(f"the link {one.to}/{link}" for link in links_into(fd, one.old_paths))]
+        locations = layout_record.load(self._places.layout_json)["locations"]
+        tops = {str(location["path"]) for location in locations.values()}
+        for top in sorted(tops):
+            # Once, but for the location whose files are looked into.
+            is_state = top == str(locations["state"]["path"])
+            if is_state or not any(top != other and is_within(top, other) for other in tops):
+                found += named_below(top, one.old_paths, contents=is_state)
         return found

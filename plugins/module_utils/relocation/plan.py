@@ -35,7 +35,7 @@ from .content import is_of_mkfs, names_in
 from .directories import opened
 from .old_path import UNITS, OldPath, kept_path
 from .recorded import Identity, Relocation
-from .stages import FINISHED, FORGOTTEN, GIVEN_UP, RETIRED, UNDER_WAY, UNDONE
+from .stages import FINISHED, FORGOTTEN, GIVEN_UP, RETIRED, SWITCHED, UNDER_WAY, UNDONE
 
 _SURVEY_DEADLINE_S = 600.0
 _LEFT_BEHIND = "cache"
@@ -144,6 +144,18 @@ def check_earlier(one: Relocation | None, others: Iterable[Relocation], request:
         raise Refusal(request.location, "whether its content goes along cannot be changed", "give it up first")
 
 
+def check_not_kept(moves: Iterable[Relocation], location: str, real: str) -> None:
+    """Refuse to move what can be reached, and written, by the old path of another location.
+
+    :param real: the path of *location* without symbolic links
+    """
+    for one in moves:
+        if one.location != location and one.stage in (SWITCHED, FINISHED, RETIRED) and is_within(real, one.to_real):
+            rule = f"it lies in {one.to}, to which the old path of {one.location}, {one.path}, leads as well"
+            first = f"relocate_location={one.location}, with relocate_confirm, and with relocate_forget=true"
+            raise Refusal(location, rule, f"retire and forget that first ({first})")
+
+
 class Planning:
     """Finds out about one move on this host; nothing is changed."""
 
@@ -189,6 +201,7 @@ class Planning:
         path = str(layout["locations"][name]["path"])
         check_answers([(name, path), ("relocate_to", to)])
         old, new = find(path, name, self._table), find(to, "relocate_to", self._table)
+        check_not_kept(recorded.load_all(self._places), name, old.real)
         self._check_old(name, old, layout)
         self._check_new(name, old, new, layout)
         check_sharing(request, old.mount.fstype, new.mount.fstype)

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where a host has stored the absolute path of a location that is moved: what an operator has to change some time.
 
-The old path is kept until then. Looked at are the files that name paths of hosts by their nature, not all files.
+The old path is kept until then. Looked at are the files that name paths of hosts by their nature, symbolic links in all
+locations, and the files of the location ``state``, as long as they are not large; what was not looked at is told.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from dataclasses import dataclass
 
 from .. import own_files
-from ..errors import StowageError, printable
+from ..answers import check_answers
+from ..errors import StowageError, one_line, printable
 from ..layout import record as layout_record
 from ..paths import is_within
 from ..places import Places
+from ..sizes import decimal
 from ..syscalls import open_beneath
-from ..trees.walk import Walk
-from ..use.child import answer_of, nothing, progress
+from ..trees.walk import Problem, Walk
+from ..use.child import answer_of, progress
+from .directories import opened
 
 FILES = (
     "/etc/fstab",
@@ -41,7 +46,10 @@ FILES = (
     "/usr/local/etc/tmpfiles.d/*",
 )
 _LARGEST = 1 << 20
-_MOST = 100
+_MOST, _MOST_BELOW, _MOST_PROBLEMS = 100, 20, 3
+_MOST_READ = 1 << 28
+"""What is read of the files of one location."""
+_LONGEST_LINE = 200
 _DEADLINE_S = 600.0
 
 
@@ -57,22 +65,41 @@ def named_in(data: bytes, paths: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield number, printable(line.strip())
 
 
-def references(
-    places: Places, paths: Sequence[str], ours: Iterable[str] = (), files: Sequence[str] = FILES
-) -> list[str]:
+@dataclass(frozen=True)
+class Looked:
+    """What a look for an old path has found."""
+
+    named: Sequence[str] = ()
+    """What names it, one line each."""
+    unseen: Sequence[str] = ()
+    """What was not looked at, one line each."""
+
+    def __add__(self, other: Looked) -> Looked:
+        return Looked([*self.named, *other.named], [*self.unseen, *other.unseen])
+
+
+def references(places: Places, paths: Sequence[str], ours: Iterable[str] = (), files: Sequence[str] = FILES) -> Looked:
     """Return the lines on this host that name one of *paths*, as ``file:line: text``.
 
     :param ours: files that name it because it is kept
     """
-    found = []
+    found: list[str] = []
+    unseen = []
     for path in _files(places, files):
         if path in ours:
             continue
-        for number, text in _lines_of(path, paths):
-            found.append(f"{printable(path)}:{number}: {text}")
-            if len(found) == _MOST:
-                return [*found, "and perhaps more"]
-    return found
+        try:
+            if os.path.getsize(path) > _LARGEST:
+                unseen.append(f"{printable(path)}, which is larger than {decimal(_LARGEST)}")
+                continue
+            there = own_files.read(path)
+        except (OSError, StowageError):
+            continue  # it is gone, or no file
+        lines = [] if there is None else named_in(there[0], paths)
+        found += (f"{printable(path)}:{number}: {text}" for number, text in lines)
+    if len(found) > _MOST:
+        unseen.append(f"{len(found) - _MOST} more lines that name it")
+    return Looked(found[:_MOST], unseen)
 
 
 def _files(places: Places, patterns: Sequence[str]) -> Iterator[str]:
@@ -95,27 +122,66 @@ def environment_files(places: Places) -> list[str]:
         return []
 
 
-def _lines_of(path: str, paths: Sequence[str]) -> list[tuple[int, str]]:
+def named_below(path: str, paths: Sequence[str], contents: bool = False) -> Looked:
+    """Return what names one of *paths* in the tree at *path*: symbolic links that lead there, or below it.
+
+    :param contents: whether to look into files, too, as long as they are not large
+    """
     try:
-        found = own_files.read(path) if os.path.getsize(path) <= _LARGEST else None
-    except (OSError, StowageError):
-        return []  # it is gone, or no file
-    return [] if found is None else list(named_in(found[0], paths))
+        check_answers([("it", path)])
+        with opened(os.path.realpath(path)) as fd:
+            named, unseen = answer_of(lambda: _named_below(fd, path, paths, contents), _DEADLINE_S)
+    except (StowageError, OSError) as error:
+        return Looked(unseen=[f"{printable(path)}: {one_line(error)}"])
+    return Looked(named, unseen)
 
 
-def links_into(fd: int, paths: Sequence[str], most: int = 20) -> list[str]:
-    """Return the first symbolic links below the directory open at *fd* that lead to one of *paths*, or below it."""
-    found: list[str] = answer_of(lambda: list(islice(_links_into(fd, paths), most)), _DEADLINE_S)
-    return found
-
-
-def _links_into(fd: int, paths: Sequence[str]) -> Iterator[str]:
+def _named_below(fd: int, top: str, paths: Sequence[str], contents: bool) -> tuple[list[str], list[str]]:
+    named: list[str] = []
+    problems: list[Problem] = []
+    more = left_out = size = 0
     # Opened anew: btrfs does not list what has come since a directory was opened.
-    walk = Walk(open_beneath(fd, b"."), nothing)
+    walk = Walk(open_beneath(fd, b"."), problems.append)
     for directory in walk:
         for entry in directory.files():
             progress()
+            found: Iterable[str] = ()
+            name = f"{printable(top)}/{walk.path(entry.name)}"
             if entry.is_symlink():
-                target = os.readlink(entry.name, dir_fd=directory.fd)
-                if any(is_within(target, path) for path in paths):
-                    yield f"{walk.path(entry.name)} -> {printable(target)}"
+                target = os.readlink(os.fsencode(entry.name), dir_fd=directory.fd)
+                if any(is_within(os.fsdecode(target), path) for path in paths):
+                    found = (f"the link {name} -> {printable(target)}",)
+            elif contents and entry.is_file(follow_symlinks=False):
+                data = None if size > _MOST_READ else _read(directory.fd, entry.name)
+                if data is None:
+                    left_out += 1
+                else:
+                    size += len(data)
+                    found = (f"{name}:{number}: {text[:_LONGEST_LINE]}" for number, text in named_in(data, paths))
+            for one in found:
+                if len(named) < _MOST_BELOW:
+                    named.append(one)
+                else:
+                    more += 1
+    unseen = [f"{printable(top)}/{problem}" for problem in problems[:_MOST_PROBLEMS]]
+    if len(problems) > _MOST_PROBLEMS:
+        unseen.append(f"{printable(top)}: {len(problems) - _MOST_PROBLEMS} more places")
+    if left_out:
+        bound = f"{decimal(_LARGEST)}, or came after the first {decimal(_MOST_READ)}"
+        unseen.append(f"{printable(top)}: {left_out} files that are larger than {bound}")
+    if more:
+        unseen.append(f"{printable(top)}: {more} more links and lines that name it")
+    return named, unseen
+
+
+def _read(dir_fd: int, name: str) -> bytes | None:
+    """Return the content of a file; None when it is too large, or cannot be read."""
+    try:
+        fd = open_beneath(dir_fd, os.fsencode(name), os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            return None
+        return file.read(_LARGEST)
