@@ -107,6 +107,7 @@ def test_what_a_member_has_really_written(disk: Path, start: Callable[..., Daemo
     assert abs(one["allocated"] - du) <= 64 << 10, "btrfs may still be writing"
     assert (one["buckets"], one["incomplete_buckets"], one["written_bytes"], one["keys"]) == (3, 1, written, 48)
     assert (one["files"], one["capacity_bytes"], one["readable"], one["claimed"]) == (7, 400 * MIB, True, True)
+    wait_for(lambda: daemon.location("cache")["files"])  # what is around a tier is told after it
     location = daemon.location("cache")
     assert location["files"] == 8 and location["bytes"] == one["bytes"] + 5000  # counted along
     assert location["measured"] >= one["measured"] - 1
