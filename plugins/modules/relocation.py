@@ -32,11 +32,13 @@ options:
       - V(copied) copies the content, and compares the copy with it by content.
       - V(switched) mounts the new directory at the old path. The settings are the matter of
         M(stowage.host.storage_layout).
-      - V(undone) has the old directory at its path again. Jobs stay held until V(given_up).
+      - V(undone) has the old directory at its path again, with what was set aside already moved back. It is refused
+        when the old content is not there. Jobs stay held until V(given_up).
       - V(given_up) goes on as before the move, with what is copied so far kept.
       - V(finished) sets the old content aside, where only root reaches it, and lets jobs begin.
-      - V(retired) deletes the old content.
-      - V(forgotten) unmounts the new directory from the old path.
+      - V(retired) deletes the old content, and says how much that is and how much the new directory holds. It is
+        refused when that has no files and the old one has.
+      - V(forgotten) unmounts the new directory from the old path, and removes the archives of the location's moves.
     type: str
     choices: [planned, closed, copied, switched, undone, given_up, finished, retired, forgotten]
     default: planned

@@ -287,17 +287,19 @@ def _write(fd: int, name: str, data: bytes) -> None:
 
 def test_a_time_in_the_future_hides_no_change(lab: Lab, small_disk: Callable[..., Any]) -> None:
     disk = small_disk("ext4")
-    (disk.path / "a").write_text("a")
-    (disk.path / "b").write_text("b")
+    inside = disk.path / "inside"
+    inside.mkdir()
+    (inside / "a").write_text("a")
+    (inside / "b").write_text("b")
     disk.unmount()
-    command = ["debugfs", "-w", "-R", "set_inode_field a ctime 20380101000000", disk.device]
+    command = ["debugfs", "-w", "-R", "set_inode_field inside/a ctime 20380101000000", disk.device]
     subprocess.run(command, check=True, capture_output=True)
     disk.mount()
     fd = os.open(disk.path, os.O_RDONLY)
     try:
         before = state_of(fd)
-        assert os.stat(disk.path / "a").st_ctime > time.time() and state_of(fd) == before
-        (disk.path / "b").write_text("c")
+        assert os.stat(inside / "a").st_ctime > time.time() and state_of(fd) == before
+        (inside / "b").write_text("c")
         assert state_of(fd).entries == before.entries and state_of(fd) != before
     finally:
         os.close(fd)
