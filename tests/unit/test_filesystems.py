@@ -306,6 +306,19 @@ def test_a_child_that_is_still_stuck_is_not_given_company(monkeypatch: pytest.Mo
             os.kill(stuck.pid, signal.SIGKILL)
 
 
+def test_a_child_that_has_ended_is_not_stuck() -> None:
+    name = filesystems._child_name(_device(6))
+    pid = os.fork()
+    if pid == 0:
+        with open("/proc/self/comm", "w", encoding="ascii") as comm:
+            comm.write(name)
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == f"{name}\n"
+    assert name not in filesystems._stuck_children()
+    os.waitpid(pid, 0)
+
+
 def test_a_child_that_stays_behind_holds_no_output_open(hanging: str) -> None:
     """Ansible waits until the module's output is closed by everyone."""
     code = (

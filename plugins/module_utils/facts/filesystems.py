@@ -363,6 +363,10 @@ def _child_name(device: str) -> str:
     return f"stow-{device}"[:15]
 
 
+# States of a process that waits for nothing any more, though its parent has not been told yet.
+_ENDED = ("Z", "X")
+
+
 def _stuck_children(proc: str = "/proc") -> set[str]:
     """Return the names of children of earlier runs that are still waiting for an answer; only root's own count."""
     found = set()
@@ -373,8 +377,10 @@ def _stuck_children(proc: str = "/proc") -> set[str]:
         try:
             if os.stat(path).st_uid != os.geteuid():
                 continue
-            with open(os.path.join(path, "comm"), encoding="utf-8", errors="replace") as comm:
-                found.add(comm.read().rstrip("\n"))
+            with open(os.path.join(path, "stat"), encoding="utf-8", errors="replace") as stat:
+                name, _parenthesis, fields = stat.read().partition("(")[2].rpartition(")")
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended since it was listed
+        if fields.split()[0] not in _ENDED:
+            found.add(name)
     return {name for name in found if name.startswith("stow-")}
