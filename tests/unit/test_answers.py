@@ -34,6 +34,7 @@ def test_a_path_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         check_answers([("runs", "/"), ("cache", "/dead")])
     assert str(error.value) == "cache: /dead does not answer within 2 s; see whether its server is up"
     assert time.monotonic() - started < 30
+    assert answering(["/", "/dead"]) == {"/"}
 
 
 def test_a_stale_handle(monkeypatch: pytest.MonkeyPatch) -> None:

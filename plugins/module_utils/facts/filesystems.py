@@ -22,6 +22,7 @@ from typing import Callable, Union
 from ..forked import fork
 from ..mounts import Mount, is_pseudo, is_shared, of_path
 from ..paths import is_within
+from ..runs.holders import start_time
 from ..sizes import Space
 from ..syscalls import filesystem_uuid
 from .disks import FASTEST_FIRST, RAID, UNKNOWN, Disks
@@ -363,24 +364,20 @@ def _child_name(device: str) -> str:
     return f"stow-{device}"[:15]
 
 
-# States of a process that waits for nothing any more, though its parent has not been told yet.
-_ENDED = ("Z", "X")
-
-
-def _stuck_children(proc: str = "/proc") -> set[str]:
+def _stuck_children() -> set[str]:
     """Return the names of children of earlier runs that are still waiting for an answer; only root's own count."""
     found = set()
-    for entry in os.listdir(proc):
+    for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
-        path = os.path.join(proc, entry)
+        path = os.path.join("/proc", entry)
         try:
             if os.stat(path).st_uid != os.geteuid():
                 continue
-            with open(os.path.join(path, "stat"), encoding="utf-8", errors="replace") as stat:
-                name, _parenthesis, fields = stat.read().partition("(")[2].rpartition(")")
+            with open(os.path.join(path, "comm"), encoding="utf-8", errors="replace") as comm:
+                name = comm.read().rstrip("\n")
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended since it was listed
-        if fields.split()[0] not in _ENDED:
+        if name.startswith("stow-") and start_time(int(entry)) is not None:  # else it has ended, and is not reaped yet
             found.add(name)
-    return {name for name in found if name.startswith("stow-")}
+    return found
