@@ -85,7 +85,7 @@ class Chromium:
     def _read(self) -> dict[str, Any]:
         deadline = time.monotonic() + DEADLINE_S
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
+            ready = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))[0]
             data = os.read(self._in, 1 << 20) if ready else b""
             if not data:
                 raise RuntimeError("chromium has ended or does not answer; see chromium.log in the test's directory")

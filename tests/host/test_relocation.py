@@ -35,8 +35,8 @@ SIZE = 320 << 20
 @pytest.fixture(autouse=True, scope="module")
 def _shared_mounts() -> Iterator[None]:
     """Have the mounts of this process's namespace be shared, as systemd has those of a host."""
-    root = next(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == "/")
-    if " shared:" in root.partition(" - ")[0]:
+    lines = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == "/"]
+    if " shared:" in lines[0].partition(" - ")[0]:
         yield
         return
     subprocess.run(["mount", "--make-rshared", "/"], check=True)

@@ -57,7 +57,8 @@ DRIVE_MOUNT = (
 if "drive_mount" in answer and not module.check_mode and not given["state"]:
     module.fail_json(msg=answer["drive_mount"])
 module.exit_json(
-    changed=False, actions=[], mounts=[], docker=[], kubernetes={}, waiting=[], held=answer.get("held", [])
+    changed=False, actions=[], mounts=[], docker=[], kubernetes={}, waiting=[], held=answer.get("held", []),
+    volumes_left_out=[],
 )
 """
 )

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playbooks_lab import AWAY, HERE, Lab, Played
+from jinja2 import Environment
+from playbooks_lab import AWAY, HERE, REPOSITORY, Lab, Played
 
 # WANT_JSON: a program that is given the file with its arguments, in the host's own directory for temporary files.
 STAND_IN = '''#!/usr/bin/python
@@ -225,6 +227,16 @@ def test_how_far_it_is_shows_while_it_goes_on(play: Play, lab: Lab) -> None:
     played = play({"gpu-01": {}}, relocate_hosts="gpu-01")
     assert played.status == 0, played.output
     assert played.output.count("runs: half way") > 1
+
+
+def test_watching_for_a_week_includes_itself_less_than_a_hundred_times() -> None:
+    tasks = (REPOSITORY / "playbooks/parts/relocate_watch.yml").read_text()
+    (expression,) = re.findall(r'relocate_pause: "{{ (.*) }}"', tasks)
+    longer = Environment(autoescape=True).compile_expression(expression)
+    pauses = [2]
+    while sum(pauses) < 7 * 86400:
+        pauses.append(longer(relocate_pause=pauses[-1]))
+    assert pauses[:4] == [2, 3, 4, 6] and max(pauses) == 10800 and len(pauses) < 100
 
 
 def test_refused_before_any_host_is_asked(play: Play) -> None:

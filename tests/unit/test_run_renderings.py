@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,12 +16,14 @@ from hypothesis import strategies as st
 
 from ansible_collections.stowage.host.plugins.filter.render_run import render_run
 
-HOST: dict[str, Any] = {
-    "host_storage_root": "/srv/tuneplane",
-    "host_storage_overrides": {"runs": "/mnt/checkpoints/runs", "modelscope_cache": {"path": "/mnt/ms"}},
-    "host_volume_root": "/srv/volumes",
-    "host_environment_prefix": "TUNEPLANE_",
-}
+HOST: Mapping[str, Any] = MappingProxyType(
+    {
+        "host_storage_root": "/srv/tuneplane",
+        "host_storage_overrides": {"runs": "/mnt/checkpoints/runs", "modelscope_cache": {"path": "/mnt/ms"}},
+        "host_volume_root": "/srv/volumes",
+        "host_environment_prefix": "TUNEPLANE_",
+    }
+)
 PATH = "/mnt/checkpoints/runs/ann/llm/run-7"
 RUN = {
     "run": "ann/llm/run-7",

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from stowage_core.renderings.claims import Claims, Part, setting
 
 OVERRIDES = {"runs": "/srv/tuneplane-runs", "cache": "/srv/tuneplane-cache"}
 LAYOUT = resolve("/srv/tuneplane", dict(OVERRIDES), "/srv/volumes")
-OWN = {"cache_root": "download-cache", "runs_root": "run-data"}
+OWN = MappingProxyType({"cache_root": "download-cache", "runs_root": "run-data"})
 
 
 def claims(claim: Any = "platform-data", own: Any = OWN, modes: Any = None) -> Claims:

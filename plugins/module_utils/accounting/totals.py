@@ -121,7 +121,7 @@ class Shares:
 
 def _counted(cls: type[_Counted], value: Mapping[str, int]) -> _Counted:
     """Return what somebody has; there may be thousands of them in a record that is read often."""
-    if not all(type(one) is int for one in value.values()):
+    if not all(isinstance(one, int) and not isinstance(one, bool) for one in value.values()):
         raise TypeError(f"{value!r}")
     return cls(**value)
 

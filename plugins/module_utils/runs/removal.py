@@ -118,7 +118,8 @@ class _Removing:
                 return why
             self.step("unused")
             if not check_mode:
-                assert parent is not None  # it was brought back
+                if parent is None:
+                    raise AssertionError(f"{location.path_of(*self.run)}: was to be brought back before")
                 why = self._condemn(location, parent, fd, stack)
             if not why:
                 path = location.path_of(*self.run)

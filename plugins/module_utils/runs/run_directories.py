@@ -260,7 +260,8 @@ class _Making:
             self.differences.note(f"directory {os.path.join(path, name).rstrip('/')}", ownership.described, None)
         made: list[int] = []
         if not self.differences.check_mode:
-            assert parent is not None
+            if parent is None:
+                raise AssertionError(f"{path}: what it is in was to be made before it")
             made.append(_appear(parent, names[-1], path, ownership, within, ready))
             stack.callback(os.close, made[0])
         self.differences.act(f"make directory {path}")

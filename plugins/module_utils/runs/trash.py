@@ -157,8 +157,9 @@ def bring_back(places: Places, location: RunsLocation, differences: Differences,
     back: dict[RunName, str] = {}
     stay: dict[str, str] = {}
     with found_trash(location) if differences.check_mode else opened_trash(location) as trash:
-        for entry in [] if trash is None else names_in(trash.pending):
-            assert trash is not None
+        if trash is None:
+            return Brought(back, stay)
+        for entry in names_in(trash.pending):
             key = _key_in(entry)
             free = key == key_of(held) or differences.check_mode
             with nullcontext(True) if free else try_aside_lock(places, key) as mine:
