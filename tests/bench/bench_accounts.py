@@ -39,7 +39,7 @@ print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.st
 
 def run(bench: Bench) -> None:
     runs = 500 if bench.quick else 5000
-    with bench.disk("ext4", 8 << 30, "-N", "1300000") as disk:
+    with bench.disk("ext4", 8 << 30, "-N", "1700000") as disk:
         for what, links, target in (("", False, 1.3), (", all files with two names", True, 1.5)):
             root = disk.path / ("linked" if links else "plain")
             home = bench.scratch / root.name

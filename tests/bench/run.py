@@ -116,7 +116,8 @@ class Bench:
                 disk.unmount()
         finally:
             command("losetup", "--detach", device)
-            shutil.rmtree(home)
+        os.rmdir(point)  # first: what is still mounted is not to be emptied
+        shutil.rmtree(home)
 
     def save(self) -> None:
         """Write the results as JSON."""
