@@ -144,13 +144,17 @@ def rename(fd: int, name: bytes) -> None:
     os.rename(name, name + b"x", src_dir_fd=fd, dst_dir_fd=fd)
 
 
+def remove(fd: int, name: bytes) -> None:
+    shutil.rmtree(os.path.join(b"/proc/self/fd", b"%d" % fd, name))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("move", "size", "complete"),
     [
         (lambda fd, name: rename(fd, name) if name == b"d0" else None, 5 + 7, True),  # it has its other name now
         (lambda fd, name: rename(fd, name) if name.startswith(b"d0") else None, 5, False),  # and again and again
-        (lambda fd, name: shutil.rmtree(b"d0", dir_fd=fd) if name == b"d0" else None, 5, True),  # came and went
+        (lambda fd, name: remove(fd, name) if name == b"d0" else None, 5, True),  # came and went
     ],
 )
 def test_a_directory_that_is_gone_is_looked_for_under_another_name(
