@@ -33,7 +33,7 @@ from stowage_core.eviction import stop as eviction_stop
 from stowage_core.paths import check_relative
 from stowage_core.places import Places
 from stowage_core.runs import mounts as run_mounts
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 from stowage_core.runs.drives import Source
 from stowage_core.runs.mounts import Worker
 from stowage_core.services import daemon_cycle
@@ -396,7 +396,7 @@ def _lease_expire(_options: argparse.Namespace, places: Places) -> int:
     result = OK
     for run, number in pins.all_names(places):
         try:
-            why = pins.release_ended(places, run, number)
+            why = pinning.release_ended(places, run, number)
         except records.RecordError as error:
             print(error)
             result = FAILED

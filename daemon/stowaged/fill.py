@@ -36,7 +36,7 @@ from stowage_core.eviction.plan import UNFILLED, Victim
 from stowage_core.eviction.round import Work
 from stowage_core.locks import run_lock, try_lock
 from stowage_core.places import Places
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 from stowage_core.runs.holders import Holder, start_time
 from stowage_core.sizes import Space, decimal
 from stowage_core.syscalls import DIRECTORY, NO_DIRECTORY, syncfs
@@ -163,7 +163,7 @@ def _clean_up(places: Places, copy: str, engine: Runs | None) -> None:
             engine.remove(_container_name(copy))
     finally:
         for pin in pins.of_run(places, fills.unit(copy)):
-            pins.release(places, pin.run, pin.number)
+            pinning.release(places, pin.run, pin.number)
 
 
 def _tell(places: Places, location: DataLocation, copy: str, reason: str, text: str, **more: Any) -> None:
@@ -293,7 +293,7 @@ class Filling:
         if too_large:
             raise Refusal("", too_large, "correct its size_hint_bytes, or give it more room")
         began = time.monotonic()
-        pin = pins.take(
+        pin = pinning.take(
             self._places,
             self._location,
             self._copy,
@@ -321,7 +321,7 @@ class Filling:
         """Have the lease end with this process, which a worker's may not: who asks for that ends before the worker."""
         holder = Holder(pid=self._record.pid, pid_start=self._record.pid_start)
         with run_lock(self._places, pin.run):
-            records.write(pin.record_path(self._places), pins.confirmed_by(pin, holder).to_json(), 0o600)
+            records.write(pin.record_path(self._places), pinning.confirmed_by(pin, holder).to_json(), 0o600)
 
     def _begin(self, location_fd: int, drive: Drive) -> None:
         """Make the copy, and note that from now on what is in it is the fill's: it is empty, and nobody has it.
@@ -330,7 +330,7 @@ class Filling:
         """
         self._drive()
         self._check_unused(location_fd)
-        owned = pins.ownership(drive)
+        owned = pinning.ownership(drive)
         with copies.prepared(location_fd, self._location, self._copy, drive.identity, drive.path, **owned):
             pass
         with self._opened() as fd:

@@ -17,7 +17,7 @@ from stowage_core.differences import Differences
 from stowage_core.drives import refs as drive_refs
 from stowage_core.drives.declared import check_drives
 from stowage_core.runs import mounts as run_mounts
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 from stowage_core.runs.mounts import Outcome, Preparation, Worker
 
 
@@ -68,7 +68,7 @@ class RunLab(Lab):
 
     def close(self) -> None:
         for run, number in pins.all_names(self.places):
-            pins.release(self.places, run, number)
+            pinning.release(self.places, run, number)
 
 
 def drive(name: str, path: Path | str = "", *, scope: str = "", **more: Any) -> dict[str, Any]:

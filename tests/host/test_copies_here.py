@@ -16,7 +16,7 @@ from stowage_core import mounts, records
 from stowage_core.copies import present as copies
 from stowage_core.data_location import locations as data_locations
 from stowage_core.facts import objects
-from stowage_core.runs import pins
+from stowage_core.runs import pinning
 from stowage_core.trees.measure import Usage
 from stowaged import declared, measuring
 
@@ -78,8 +78,8 @@ def test_the_last_use_of_a_copy_made_meanwhile_is_kept(lab: Lab, monkeypatch: py
     class Slow:
         def measure(self, root_fd: int) -> Usage:
             if "ml.new" not in lab.names():
-                pin = pins.take(lab.places, lab.location, "ml.new", run="job", read_only=False, seconds=60)
-                pins.release(lab.places, pin.run, pin.number)
+                pin = pinning.take(lab.places, lab.location, "ml.new", run="job", read_only=False, seconds=60)
+                pinning.release(lab.places, pin.run, pin.number)
             return real.measure(root_fd)
 
     monkeypatch.setattr(measuring, "_ENGINE", Slow())

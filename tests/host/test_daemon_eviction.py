@@ -19,7 +19,7 @@ from daemon_lab import Daemon, wait_for
 from test_daemon_service import MIB, fill, free
 
 from stowage_core import events, records
-from stowage_core.runs import pins
+from stowage_core.runs import pinning
 from stowaged import metrics
 
 
@@ -174,7 +174,7 @@ def test_a_tombstone_that_cannot_go_is_told_and_hides_no_plan(
     lab.copy("ml.cache", MIB)
     lab.copy("ml.dead", MIB)
     records.write(lab.places.data_location_json, lab.location.to_json())
-    pin = pins.take(lab.places, lab.location, "ml.dead", run="r", read_only=False, seconds=600)
+    pin = pinning.take(lab.places, lab.location, "ml.dead", run="r", read_only=False, seconds=600)
     try:
         lab.declare("ml.dead", state="absent")
         daemon = start(lab, evict="plan")
@@ -194,7 +194,7 @@ def test_a_tombstone_that_cannot_go_is_told_and_hides_no_plan(
         ]
         assert "held by pin r/1" in daemon.command("status").stdout
     finally:
-        pins.release(lab.places, pin.run, pin.number)
+        pinning.release(lab.places, pin.run, pin.number)
     daemon.stop()
     daemon.start()
     wait_for(lambda: lab.names() == ["ml.cache"], 30)

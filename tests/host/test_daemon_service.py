@@ -21,7 +21,7 @@ from daemon_lab import Daemon, hung_mount, wait_for
 
 from stowage_core import events, records
 from stowage_core.copies import present as copies
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 
 MIB = 1 << 20
 
@@ -563,7 +563,7 @@ def test_a_declaration_that_is_wrong_leaves_the_earlier_in_force(start: Callable
 def test_a_lease_of_the_wrong_types_ends_nothing(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:
     lab = Lab(disk, tmp_path)
     lab.copy("ml.cache")
-    pin = pins.take(lab.places, lab.location, "ml.cache", run="run-1", read_only=True, seconds=600)
+    pin = pinning.take(lab.places, lab.location, "ml.cache", run="run-1", read_only=True, seconds=600)
     daemon = start(lab)
     daemon.start()
     wait_for(lambda: daemon.copies().get("ml.cache", {}).get("in_use"))
@@ -572,7 +572,7 @@ def test_a_lease_of_the_wrong_types_ends_nothing(disk: Path, start: Callable[...
     assert "deadline: 'soon' is no float" in daemon.logged()
     records.write(pin.record_path(lab.places), pin.to_json(), 0o600)
     wait_for(lambda: daemon.copies()["ml.cache"]["in_use"])
-    assert pins.release(lab.places, "run-1", pin.number)
+    assert pinning.release(lab.places, "run-1", pin.number)
 
 
 def test_a_damaged_record_of_a_copy_is_made_anew(disk: Path, start: Callable[..., Daemon], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.owner import XATTR, Registry, claim, read_mark
 from stowage_core.places import Places
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 from stowage_core.services import systemd_units
 from stowage_core.services.lasting_mounts import LastingMounts
 
@@ -370,7 +370,7 @@ def taking(host: Host, run: str) -> tuple[threading.Thread, list[Any]]:
     def take() -> None:
         try:
             more = {"run": run, "read_only": False, "seconds": 60}
-            found.append(pins.take(host.places, location, "vision.hf-cache", **more))
+            found.append(pinning.take(host.places, location, "vision.hf-cache", **more))
         except StowageError as error:
             found.append(error)
 
@@ -413,7 +413,7 @@ def test_a_lease_that_is_being_taken_is_waited_for(host: Host, disk: Path, monke
     host.choose(disk / "stowage")
     host.declare(placed("hf-cache"))
     location = host.location
-    real, refused = pins._reserve, []
+    real, refused = pinning._reserve, []
 
     def clear() -> None:
         try:
@@ -429,14 +429,14 @@ def test_a_lease_that_is_being_taken_is_waited_for(host: Host, disk: Path, monke
         assert clearing.is_alive()
         return real(*arguments)
 
-    monkeypatch.setattr(pins, "_reserve", reserve)
-    pin = pins.take(host.places, location, "vision.hf-cache", run="run", read_only=False, seconds=60)
+    monkeypatch.setattr(pinning, "_reserve", reserve)
+    pin = pinning.take(host.places, location, "vision.hf-cache", run="run", read_only=False, seconds=60)
     clearing.join()
     assert refused == [
         f"data location: host gpu-01 holds 1 copy (1 below {disk}/stowage); delete their drives (state: absent) and"
         " wait until the copies are gone"
     ]
-    pins.release(host.places, pin.run, pin.number)
+    pinning.release(host.places, pin.run, pin.number)
 
 
 @pytest.mark.parametrize("part", ["drives", ".stowage-trash/pending", ".stowage-trash/condemned"])

@@ -24,7 +24,7 @@ from stowage_core.drives.declared import check_lists
 from stowage_core.errors import Refusal
 from stowage_core.eviction import evict as eviction
 from stowage_core.owner import XATTR
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 from stowage_core.sizes import decimal
 
 DAY = 86400.0
@@ -45,7 +45,7 @@ def declare(lab: Lab, *drives: dict[str, Any]) -> drives_host.Outcome:
 
 
 def lease(lab: Lab, name: str = "ml.a", run: str = "r") -> pins.Pin:
-    return pins.take(lab.places, lab.location, name, run=run, worker="w0", read_only=False, seconds=600)
+    return pinning.take(lab.places, lab.location, name, run=run, worker="w0", read_only=False, seconds=600)
 
 
 def old_copy(lab: Lab, name: str, unused_s: float, seconds: int = TTL) -> Path:
@@ -92,10 +92,10 @@ def test_a_drive_in_use_is_deleted_by_force_only(lab: Lab) -> None:
         lease(lab, run="another")
     with process("os.chdir(copy); ready()", pin.path(lab.places)):
         with pytest.raises(Refusal, match="something still uses it, so it stays"):
-            pins.release_ended(lab.places, "r", 1)
+            pinning.release_ended(lab.places, "r", 1)
         assert lab.evict().kept["ml.a"].startswith("in use: ")
         assert [one.number for one in pins.all_pins(lab.places)] == [1]
-    assert pins.release_ended(lab.places, "r", 1) == "its drive was deleted by force"
+    assert pinning.release_ended(lab.places, "r", 1) == "its drive was deleted by force"
     result = lab.evict()
     assert [one["copy"] for one in result.removed] == ["ml.a"] and lab.names() == []
 
@@ -157,7 +157,7 @@ def test_what_is_held_or_was_used_meanwhile_stays(lab: Lab) -> None:
     assert result.kept["ml.used"] == "it was used meanwhile"
     assert result.kept["ml.held"].startswith("in use: ")
     assert lab.evict(0).removed == [], "what was found in use counts from then on"
-    pins.release(lab.places, pin.run, pin.number)
+    pinning.release(lab.places, pin.run, pin.number)
 
 
 def test_a_drive_that_expires_no_more_meanwhile(lab: Lab) -> None:
@@ -185,7 +185,7 @@ def test_neither_a_lost_record_nor_a_clock_lets_it_go(lab: Lab, monkeypatch: pyt
     lab.declare("ml.b")
     expire_after(lab, "ml.b", TTL)
     pin = lease(lab, "ml.b")
-    pins.release(lab.places, pin.run, pin.number)
+    pinning.release(lab.places, pin.run, pin.number)
     for clock in (real, lambda: real() + 30 * DAY):
         monkeypatch.setattr(time, "time", clock)
         assert lab.evict(0).removed == [] and lab.names() == ["ml.a", "ml.b"]
@@ -196,7 +196,7 @@ def test_a_use_within_an_hour_of_the_last_one_counts(lab: Lab) -> None:
     for _again in range(2):
         assert [one.name for one in eviction.current_plan(lab.places, lab.location, NOW).victims] == ["ml.a"]
         pin = lease(lab)
-        pins.release(lab.places, pin.run, pin.number)
+        pinning.release(lab.places, pin.run, pin.number)
         assert lab.evict(0).removed == [] and lab.names() == ["ml.a"]
         record = copies.load_record(lab.places, "ml.a")
         assert record is not None and time.time() - (record.last_used or 0) < 60
@@ -281,7 +281,7 @@ def test_the_daemon_watches_and_forgets_nothing_on_the_way(lab: Lab, start: Call
 
     wait_for(lambda: 1 < watched() < time.monotonic() - began + 2, 30)
     pin = lease(lab)
-    pins.release(lab.places, pin.run, pin.number)
+    pinning.release(lab.places, pin.run, pin.number)
     used = time.monotonic()
     assert watched() < 1
     wait_for(lambda: lab.names() == [], 60)

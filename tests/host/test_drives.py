@@ -29,7 +29,7 @@ from stowage_core.eviction import evict as eviction
 from stowage_core.eviction.plan import Settings
 from stowage_core.mark_search import Search, find_marks
 from stowage_core.places import Places
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 
 HF_CACHE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "spec": {"sources": [{"node_scope": "placed"}]}}
 TOMBSTONE: dict[str, Any] = {"metadata": {"name": "hf-cache"}, "state": "absent"}
@@ -61,12 +61,12 @@ class Host:
     def lease(self) -> Path:
         location = data_locations.load(self.places)
         assert location is not None
-        pin = pins.take(self.places, location, "vision.hf-cache", run="r", read_only=False, seconds=60)
+        pin = pinning.take(self.places, location, "vision.hf-cache", run="r", read_only=False, seconds=60)
         return Path(pin.path(self.places))
 
     def release(self) -> None:
         for pin in pins.all_pins(self.places):
-            pins.release(self.places, pin.run, pin.number)
+            pinning.release(self.places, pin.run, pin.number)
 
     def install_anew(self) -> None:
         """Forget all that is on the system disk."""

@@ -26,7 +26,7 @@ from stowage_core.data_location import locations as data_locations
 from stowage_core.eviction import evict as eviction
 from stowage_core.eviction import stop as eviction_stop
 from stowage_core.eviction.plan import Settings
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 from stowage_core.sizes import Space
 from stowage_core.use import exports as use_exports
 from stowage_core.use import look as use
@@ -40,7 +40,7 @@ def lab(disk: Path, tmp_path: Path) -> Iterator[Lab]:
     assert seen == {}
     yield made
     for pin in pins.all_pins(made.places):
-        pins.release(made.places, pin.run, pin.number)
+        pinning.release(made.places, pin.run, pin.number)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def assert_held_stays(lab: Lab, why: str, alone: bool = True, **more: Any) -> No
 
 
 def take_pin(lab: Lab, **more: Any) -> pins.Pin:
-    return pins.take(lab.places, lab.location, "ml.held", run="run-1", read_only=False, seconds=600, **more)
+    return pinning.take(lab.places, lab.location, "ml.held", run="run-1", read_only=False, seconds=600, **more)
 
 
 # -- What keeps a copy
@@ -108,7 +108,7 @@ def test_a_pin_without_its_record_keeps(both: Lab) -> None:
     try:
         assert_held_stays(both, f"mounted at {pin.path(both.places)}")
     finally:
-        assert pins.release(both.places, pin.run, pin.number)
+        assert pinning.release(both.places, pin.run, pin.number)
 
 
 def test_a_pin_of_a_folder_inside_keeps(pair: Lab) -> None:
@@ -117,7 +117,7 @@ def test_a_pin_of_a_folder_inside_keeps(pair: Lab) -> None:
     try:
         assert_held_stays(pair, "mounted at")
     finally:
-        assert pins.release(pair.places, pin.run, pin.number)
+        assert pinning.release(pair.places, pin.run, pin.number)
 
 
 def test_the_record_of_a_pin_keeps_even_unmounted(pair: Lab) -> None:
@@ -547,12 +547,12 @@ import sys, time
 from stowage_core.copies import present as copies
 from stowage_core.data_location import locations as data_locations
 from stowage_core.places import Places
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 places = Places({pair.places.etc!r}, {pair.places.var!r}, {pair.places.run!r})
 location = data_locations.DataLocation.from_json({pair.location.to_json()!r})
 take = copies.take_lock
 copies.take_lock = lambda fd, name: take(fd, name, 0.2)
-pins.take(places, location, "ml.held", run="r", read_only=True, seconds=60)
+pinning.take(places, location, "ml.held", run="r", read_only=True, seconds=60)
 """
             done = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=False)
             refused.append(done.stderr)
@@ -1199,7 +1199,7 @@ def test_an_unreadable_pin_stops_everything(pair: Lab) -> None:
         pair.evict()
     assert len(pair.names()) == 2
     Path(pin.record_path(pair.places)).unlink()
-    assert pins.release(pair.places, pin.run, pin.number)
+    assert pinning.release(pair.places, pin.run, pin.number)
 
 
 def test_events_that_cannot_be_recorded_do_not_block(pair: Lab) -> None:

@@ -26,7 +26,7 @@ from stowage_core.data_location import adoption
 from stowage_core.drives import recorded as drive_records
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.eviction import evict as eviction
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 from stowage_core.runs.mounts import Worker
 from stowaged import container, fill
 from stowaged.container import Container
@@ -41,7 +41,7 @@ def lab(disk: Path, tmp_path: Path) -> Iterator[Lab]:
     made = Lab(disk, tmp_path)
     yield made
     for pin in pins.all_pins(made.places):
-        pins.release(made.places, pin.run, pin.number)
+        pinning.release(made.places, pin.run, pin.number)
 
 
 class Engine:
@@ -156,14 +156,14 @@ def mount_options(path: str) -> list[str]:
 
 
 def take(lab: Lab, read_only: bool = True) -> pins.Pin:
-    return pins.take(lab.places, lab.location, "ml.a", run="r", read_only=read_only, seconds=60)
+    return pinning.take(lab.places, lab.location, "ml.a", run="r", read_only=read_only, seconds=60)
 
 
 def work_in(lab: Lab, name: str) -> None:
     """Write a file as a worker does, through a lease that is let go then."""
     pin = take(lab, read_only=False)
     (Path(pin.path(lab.places)) / name).write_text("weeks of a run")
-    pins.release(lab.places, pin.run, pin.number)
+    pinning.release(lab.places, pin.run, pin.number)
 
 
 def adopt(lab: Lab) -> None:
@@ -430,7 +430,7 @@ def test_a_fill_does_not_begin_under_a_lease(lab: Lab) -> None:
         one.unlink()
     fails_and_touches_nothing(lab, "pin r/1 (r) holds it, and a fill begins where nobody is at work; end that run, and")
     (mount / "result").write_text("weeks of a run")
-    pins.release(lab.places, pin.run, pin.number)
+    pinning.release(lab.places, pin.run, pin.number)
     fills.forget(lab.places, "ml.a")
     fails_and_touches_nothing(lab, fills.FOREIGN, lab.at("ml.a") / "result")
 
@@ -511,7 +511,7 @@ def cut_short(lab: Lab) -> None:
         child.send_signal(signal.SIGKILL)
         child.wait()
     for pin in pins.all_pins(lab.places):
-        pins.release(lab.places, pin.run, pin.number)
+        pinning.release(lab.places, pin.run, pin.number)
     fills.forget(lab.places, "ml.a")
 
 
@@ -630,7 +630,7 @@ def test_what_a_fill_has_left_goes_with_the_caches_when_nobody_fills_it(lab: Lab
         child.send_signal(signal.SIGKILL)
         child.wait()
     for pin in pins.all_pins(lab.places):
-        pins.release(lab.places, pin.run, pin.number)
+        pinning.release(lab.places, pin.run, pin.number)
     copies.write_record(lab.places, "ml.a", measured(lab))
     assert [one["copy"] for one in lab.evict(EVERYTHING).removed] == ["ml.a"]
 

@@ -30,7 +30,7 @@ from stowage_core.drives.permissions import Missing, Permissions
 from stowage_core.drives.refs import DriveRef
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.places import Places
-from stowage_core.runs import pins
+from stowage_core.runs import pinning
 from stowage_core.runs.drives import Source
 
 OWNER = Permissions(uid=1000, gid=1001, mode=0o2750, apply=True, recursive=True)
@@ -613,7 +613,7 @@ def taken(host: Host) -> Iterator[Path]:
     try:
         yield Path(pin.path(host.places))
     finally:
-        pins.release(host.places, pin.run, pin.number)
+        pinning.release(host.places, pin.run, pin.number)
 
 
 def test_preparing_checks_the_grant_again(host: Host) -> None:
@@ -664,12 +664,12 @@ def test_a_copy_gets_what_is_declared_when_it_is_leased(disk: Path, tmp_path: Pa
     lab = Lab(disk, tmp_path)
     copy = lab.copy("ml.a", permissions={"owner_uid": 1000, "dir_mode": "0750", "apply": True, "recursive": True})
     assert owner(copy / "data" / "file") == (0, 0)
-    pin = pins.take(lab.places, lab.location, "ml.a", run="r", read_only=True, seconds=60)
+    pin = pinning.take(lab.places, lab.location, "ml.a", run="r", read_only=True, seconds=60)
     try:
         assert owner(copy) == owner(copy / "data" / "file") == (1000, 0)
         assert stat.S_IMODE((copy / "data").stat().st_mode) == 0o750
     finally:
-        pins.release(lab.places, pin.run, pin.number)
+        pinning.release(lab.places, pin.run, pin.number)
 
 
 def test_a_mode_alone_exposes_nothing_that_others_put_there(host: Host) -> None:

@@ -24,7 +24,7 @@ from stowage_core import events, locks, mounts, records
 from stowage_core.copies import present as copies
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.records import RecordError
-from stowage_core.runs import holders, pins
+from stowage_core.runs import holders, pinning, pins
 from stowaged import command
 
 
@@ -34,7 +34,7 @@ def lab(disk: Path, tmp_path: Path) -> Iterator[Lab]:
     made.copy("ml.a")
     yield made
     for pin in pins.all_pins(made.places):
-        pins.release(made.places, pin.run, pin.number)
+        pinning.release(made.places, pin.run, pin.number)
 
 
 def take(lab: Lab, **changes: Any) -> pins.Pin:
@@ -46,7 +46,7 @@ def take(lab: Lab, **changes: Any) -> pins.Pin:
         "seconds": 60,
         **changes,
     }
-    return pins.take(lab.places, lab.location, values.pop("copy", "ml.a"), **values)
+    return pinning.take(lab.places, lab.location, values.pop("copy", "ml.a"), **values)
 
 
 def mount_of(lab: Lab, pin: pins.Pin) -> mounts.Mount:
@@ -93,7 +93,7 @@ def test_whoever_alone_is_to_reach_a_mount_does_and_cannot_let_others_in(lab: La
     # Of two users neither is let in where the other's mounts are.
     take(lab, worker="w1", reader=65534)
     assert [enters(path, uid) for uid in (0, 1000, 65534)] == [True, False, False]
-    pins.release(lab.places, "run-1", 2)
+    pinning.release(lab.places, "run-1", 2)
     take(lab, reader=0)
     assert [enters(path, uid) for uid in (0, 1000, 65534)] == [True, False, False]
     # Others' runs are not concerned.
@@ -107,7 +107,7 @@ def test_nobody_enters_before_it_is_said_who_may(lab: Lab, monkeypatch: pytest.M
         seen.append(os.stat(os.path.dirname(target)).st_mode & 0o007)
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(pins, "bind_mount", mounting)
+    monkeypatch.setattr(pinning, "bind_mount", mounting)
     with pytest.raises(OSError, match="Input/output error"):
         take(lab, reader=0)
     assert seen == [0]
@@ -136,7 +136,7 @@ def test_a_namespace_that_mounts_reach_sees_the_pin_the_same_way(disk: Path, tmp
             for where in ([], into):
                 done = subprocess.run([*where, *nobody, f"{path}/data/id", "-u"], check=True, capture_output=True)
                 assert done.stdout == b"65534\n"
-            pins.release(lab.places, pin.run, pin.number)
+            pinning.release(lab.places, pin.run, pin.number)
             assert path not in [mount.point for mount in mounts.read(service.pid)]
     finally:
         subprocess.run(["umount", tmp_path / "run"], check=True)
@@ -183,7 +183,7 @@ def test_names_of_runs_are_checked(lab: Lab, run: str) -> None:
     with pytest.raises(Refusal, match="a run's name"):
         take(lab, run=run)
     with pytest.raises(Refusal, match="a run's name"):
-        pins.release(lab.places, run, 1)
+        pinning.release(lab.places, run, 1)
 
 
 @pytest.mark.parametrize("name", ["../../../made", "ml.a/../../made", "ml.a\0x", "ml", ""])
@@ -299,13 +299,13 @@ def test_what_is_aside_of_another_drive_or_of_a_name_that_is_taken_stays_there(l
 
 
 def test_a_new_copy_is_not_evicted_before_it_is_pinned(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, kept = pins._reserve, []
+    real, kept = pinning._reserve, []
 
     def evicting(*arguments: Any) -> pins.Pin:
         kept.append(lab.evict().kept)
         return real(*arguments)
 
-    monkeypatch.setattr(pins, "_reserve", evicting)
+    monkeypatch.setattr(pinning, "_reserve", evicting)
     measured = copies.CopyRecord("ml", "new", lab.declare("ml.new"), "", 9, 9, 0, 1)
     copies.write_record(lab.places, "ml.new", measured)
     pin = take(lab, copy="ml.new")
@@ -319,11 +319,11 @@ def test_release(lab: Lab) -> None:
     pin = take(lab)
     with process("os.chdir(copy); ready()", pin.path(lab.places)):
         with pytest.raises(Refusal, match="something still uses it, so it stays"):
-            pins.release(lab.places, pin.run, pin.number)
+            pinning.release(lab.places, pin.run, pin.number)
         assert pins.all_pins(lab.places) == [pin]
         mount_of(lab, pin)
-    assert pins.release(lab.places, pin.run, pin.number)
-    assert not pins.release(lab.places, pin.run, pin.number)
+    assert pinning.release(lab.places, pin.run, pin.number)
+    assert not pinning.release(lab.places, pin.run, pin.number)
     assert os.listdir(lab.places.pins_dir) == []
     assert (lab.at("ml.a") / "data" / "file").exists()
 
@@ -332,11 +332,11 @@ def test_it_is_said_who_uses_it(lab: Lab) -> None:
     pin = take(lab)
     with process("os.chdir(copy); ready()", pin.path(lab.places)) as worker:
         with pytest.raises(Refusal) as refused:
-            pins.release(lab.places, pin.run, pin.number)
+            pinning.release(lab.places, pin.run, pin.number)
         assert f"so it stays (process {worker.pid} (" in str(refused.value)
     code = "fd = os.open(copy + '/data/file', os.O_RDONLY); ready()"
     with process(code, pin.path(lab.places)) as worker, pytest.raises(Refusal, match=f"process {worker.pid} "):
-        pins.release(lab.places, pin.run, pin.number)
+        pinning.release(lab.places, pin.run, pin.number)
 
 
 def test_release_never_deletes_what_lies_under_a_missing_mount(lab: Lab) -> None:
@@ -345,7 +345,7 @@ def test_release_never_deletes_what_lies_under_a_missing_mount(lab: Lab) -> None
     stray = Path(pin.path(lab.places)) / "results"
     stray.touch()
     with pytest.raises(OSError, match="not empty"):
-        pins.release(lab.places, pin.run, pin.number)
+        pinning.release(lab.places, pin.run, pin.number)
     stray.unlink()
 
 
@@ -353,29 +353,29 @@ def test_a_reservation_becomes_a_lease(lab: Lab) -> None:
     pin = take(lab)
     assert pins.stale(pin) == "" and pins.stale(pin, pin.deadline + 1) == "its reservation has ended"
     with process("ready()") as worker:
-        leased = pins.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
+        leased = pinning.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
         assert leased.state == "leased" and pins.stale(leased, pin.deadline + 1) == ""
         assert pins.all_pins(lab.places) == [leased]
     assert pins.stale(leased) == "its process has ended"
     with pytest.raises(Refusal, match="no process"):
-        pins.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
+        pinning.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
     with pytest.raises(Refusal, match="no cgroup"):
-        pins.confirm(lab.places, pin.run, pin.number, cgroup="/no/such")
+        pinning.confirm(lab.places, pin.run, pin.number, cgroup="/no/such")
     with pytest.raises(Refusal, match="name one of the two"):
-        pins.confirm(lab.places, pin.run, pin.number)
+        pinning.confirm(lab.places, pin.run, pin.number)
     with pytest.raises(Refusal, match="no such pin"):
-        pins.confirm(lab.places, pin.run, 9, pid=os.getpid())
+        pinning.confirm(lab.places, pin.run, 9, pid=os.getpid())
 
 
 def test_taken_again_after_its_process_has_ended(lab: Lab) -> None:
     take(lab)
     child = subprocess.Popen(["sleep", "600"])
-    pins.confirm(lab.places, "run-1", 1, pid=child.pid)
+    pinning.confirm(lab.places, "run-1", 1, pid=child.pid)
     child.kill()
     child.wait()
     again = take(lab)
     assert (again.number, again.state, again.pid) == (1, pins.RESERVED, 0) and not pins.stale(again)
-    assert pins.release_ended(lab.places, "run-1", 1) == ""
+    assert pinning.release_ended(lab.places, "run-1", 1) == ""
     assert mount_of(lab, again)
 
 
@@ -383,7 +383,7 @@ def test_a_reservation_is_not_of_the_wall_clock(lab: Lab, monkeypatch: pytest.Mo
     real = time.time
     pin = take(lab, seconds=3600)
     monkeypatch.setattr(time, "time", lambda: real() + 7200)
-    assert pins.release_ended(lab.places, pin.run, pin.number) == "" and mount_of(lab, pin)
+    assert pinning.release_ended(lab.places, pin.run, pin.number) == "" and mount_of(lab, pin)
     monkeypatch.setattr(time, "time", lambda: real() + 365 * 86400)
     pin = take(lab, seconds=60)
     monkeypatch.setattr(time, "time", real)
@@ -394,10 +394,10 @@ def test_taken_again_while_its_process_is_there(lab: Lab) -> None:
     """What is promised then is kept, although the process ends before."""
     pin = take(lab)
     with process("ready()") as worker:
-        leased = pins.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
+        leased = pinning.confirm(lab.places, pin.run, pin.number, pid=worker.pid)
         again = take(lab, seconds=3600)
         assert (again.state, again.pid, leased.left_s) == (pins.LEASED, worker.pid, 0)
-    assert pins.release_ended(lab.places, pin.run, pin.number) == "" and mount_of(lab, pin)
+    assert pinning.release_ended(lab.places, pin.run, pin.number) == "" and mount_of(lab, pin)
     over = holders.boot_time() + 3601
     assert pins.stale(again, over) == "its process has ended"
     assert take(lab).state == pins.RESERVED, "nothing holds it any more but that"
@@ -405,7 +405,7 @@ def test_taken_again_while_its_process_is_there(lab: Lab) -> None:
 
 def test_taken_again_after_a_restart_of_the_host(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
-        before.setattr(pins, "boot_id", lambda: "an earlier boot")
+        before.setattr(pinning, "boot_id", lambda: "an earlier boot")
         take(lab)
     assert not pins.stale(take(lab))
 
@@ -413,16 +413,16 @@ def test_taken_again_after_a_restart_of_the_host(lab: Lab, monkeypatch: pytest.M
 def test_what_was_taken_again_is_not_let_go_by_an_older_judgement(lab: Lab) -> None:
     (stale,) = [pin for pin in [take(lab, seconds=-1)] if pins.stale(pin)]
     again = take(lab)
-    assert pins.release_ended(lab.places, stale.run, stale.number) == ""
+    assert pinning.release_ended(lab.places, stale.run, stale.number) == ""
     assert mount_of(lab, again)
-    assert "reservation has ended" in pins.release_ended(lab.places, take(lab, seconds=-1).run, 1)
+    assert "reservation has ended" in pinning.release_ended(lab.places, take(lab, seconds=-1).run, 1)
     assert pins.all_names(lab.places) == []
 
 
 def test_taking_and_letting_go_wait_for_each_other(lab: Lab) -> None:
     pin = take(lab, seconds=-1)
     with locks.run_lock(lab.places, "run-1"):
-        letting_go = threading.Thread(target=pins.release_ended, args=(lab.places, "run-1", 1))
+        letting_go = threading.Thread(target=pinning.release_ended, args=(lab.places, "run-1", 1))
         letting_go.start()
         letting_go.join(0.3)
         assert letting_go.is_alive() and mount_of(lab, pin)
@@ -439,9 +439,9 @@ def test_a_cgroup_without_processes_holds_nothing_yet(
     events.write_text("populated 0\nfrozen 0\n")
     take(lab)
     with pytest.raises(Refusal, match="has no processes yet"):
-        pins.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/job")
+        pinning.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/job")
     events.write_text("populated 1\nfrozen 0\n")
-    leased = pins.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/job")
+    leased = pinning.confirm(lab.places, "run-1", 1, cgroup=f"{tmp_path}/job")
     assert not pins.stale(leased)
     (tmp_path / "job").rename(tmp_path / "before")
     shutil.copytree(tmp_path / "before", tmp_path / "job")
@@ -453,12 +453,12 @@ def test_a_pin_whose_record_is_damaged_can_be_let_go(lab: Lab, text: str) -> Non
     pin = take(lab)
     Path(pin.record_path(lab.places)).write_text(text)
     with pytest.raises(RecordError, match="stowage lease release 'run-1' 1"):
-        pins.release_ended(lab.places, "run-1", 1)
+        pinning.release_ended(lab.places, "run-1", 1)
     with process("os.chdir(copy); ready()", pin.path(lab.places)), pytest.raises(Refusal, match="still uses"):
-        pins.release(lab.places, "run-1", 1)
-    assert pins.release(lab.places, "run-1", 1) is True
+        pinning.release(lab.places, "run-1", 1)
+    assert pinning.release(lab.places, "run-1", 1) is True
     assert not os.path.lexists(pin.path(lab.places)) and pins.all_names(lab.places) == []
-    assert pins.release(lab.places, "run-1", 1) is False
+    assert pinning.release(lab.places, "run-1", 1) is False
     assert lab.at("ml.a").exists()
 
 
@@ -487,10 +487,10 @@ sys.path[:0] = {sys.path!r}
 from stowage_core.data_location import locations as data_locations
 from stowage_core.errors import Refusal
 from stowage_core.places import Places
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 places = Places({lab.places.etc!r}, {lab.places.var!r}, {lab.places.run!r})
 try:
-    pins.take(places, data_locations.load(places), "ml.a", run="r", read_only=False, seconds=60)
+    pinning.take(places, data_locations.load(places), "ml.a", run="r", read_only=False, seconds=60)
 except Refusal as error:
     open({lab.places.var!r} + "/refused", "w").write(str(error))
 ready()
@@ -508,11 +508,11 @@ def test_a_lease_is_not_let_go_in_another_mount_namespace(lab: Lab) -> None:
     code = f"""
 own_namespace()
 sys.path[:0] = {sys.path!r}
-from stowage_core.runs import pins
+from stowage_core.runs import pinning, pins
 from stowage_core.errors import Refusal
 from stowage_core.places import Places
 try:
-    pins.release(Places({lab.places.etc!r}, {lab.places.var!r}, {lab.places.run!r}), "run-1", 1)
+    pinning.release(Places({lab.places.etc!r}, {lab.places.var!r}, {lab.places.run!r}), "run-1", 1)
 except Refusal as error:
     ready()
 """
@@ -525,7 +525,7 @@ def test_a_mount_that_another_namespace_has_is_not_taken_from_it(lab: Lab) -> No
     pin = take(lab)
     path = pin.path(lab.places)
     with process("own_namespace(); os.chdir(copy); ready()", path) as worker:
-        assert pins.release(lab.places, pin.run, pin.number)
+        assert pinning.release(lab.places, pin.run, pin.number)
         assert [mount.point for mount in mounts.read(worker.pid) if mount.point == path] == [path]
         assert pins.all_names(lab.places) == [] and os.listdir(path) == []
         assert take(lab).number == 2, "its mount point is no other lease's"
@@ -564,13 +564,13 @@ def test_a_full_disk_of_what_is_observed_holds_no_lease_up(
         "drive/ml/a: its use at this time could not be recorded, so that it may seem unused for longer:"
         f" {lab.places.copies_dir}/ml.a.json: No space left on device"
     )
-    assert pins.release(lab.places, pin.run, pin.number) and pins.all_pins(lab.places) == []
+    assert pinning.release(lab.places, pin.run, pin.number) and pins.all_pins(lab.places) == []
 
 
 def test_what_cannot_be_recorded_is_an_event_where_that_can_be_written(lab: Lab) -> None:
     os.rename(lab.places.copies_dir, lab.places.copies_dir + ".away")
     Path(lab.places.copies_dir).touch()
-    pins.release(lab.places, "run-1", take(lab).number)
+    pinning.release(lab.places, "run-1", take(lab).number)
     taken, released = events.read(lab.places)
     assert (taken["object"], taken["reason"]) == ("drive/ml/a", "UseNotRecorded")
     assert "Not a directory" in taken["message"] and "Not a directory" in released["message"]
@@ -595,7 +595,7 @@ def test_letting_go_goes_on_with_the_others(
 ) -> None:
     for number in range(3):
         take(lab, run=f"run-{number}", seconds=-1)
-    real = pins.unmount
+    real = pinning.unmount
 
     def unmount(path: str) -> None:
         if "/run-1/" in path:
@@ -603,7 +603,7 @@ def test_letting_go_goes_on_with_the_others(
         real(path)
 
     with monkeypatch.context() as failing:
-        failing.setattr(pins, "unmount", unmount)
+        failing.setattr(pinning, "unmount", unmount)
         assert command.main(["lease", "expire"], lab.places) == command.FAILED
     said = capsys.readouterr().out.splitlines()
     assert said == [

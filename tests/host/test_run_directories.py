@@ -27,7 +27,7 @@ from stowage_core.errors import StowageError
 from stowage_core.layout.directories import Ownership
 from stowage_core.locks import runs_lock, try_aside_lock
 from stowage_core.places import Places
-from stowage_core.runs import location, pins, removal, run_directories, stamps, trash
+from stowage_core.runs import location, pinning, pins, removal, run_directories, stamps, trash
 from stowage_core.runs.pins import Use
 from stowage_core.runs.removal import STEPS
 from stowage_core.runs.run_directories import Outcome, Request
@@ -475,7 +475,7 @@ def test_a_run_whose_drives_are_pinned_stays(lab: Lab, worker_of: str, run_of: s
     use = Use("ml", "d", 0, str(source), "", pins.READ_ONLY, volume="v" if run_of else "", run_of=run_of)
     fd = os.open(source, os.O_RDONLY)
     try:
-        pin = pins.hold(lab.places, use, fd, run=worker_of, worker="w0", seconds=60)
+        pin = pinning.hold(lab.places, use, fd, run=worker_of, worker="w0", seconds=60)
     finally:
         os.close(fd)
     try:
@@ -486,7 +486,7 @@ def test_a_run_whose_drives_are_pinned_stays(lab: Lab, worker_of: str, run_of: s
         else:
             lab.remove()
     finally:
-        pins.release(lab.places, worker_of, 1)
+        pinning.release(lab.places, worker_of, 1)
     lab.remove()
     assert not lab.path.exists()
 
@@ -551,13 +551,13 @@ def test_what_is_kept_for_others_is_known_by_any_name(lab: Lab, alias: str, held
     aside.mkdir()
     fd = os.open(aside, os.O_RDONLY)
     try:
-        pins.hold(lab.places, Use("ml", "d", 0, path, "", pins.READ_ONLY), fd, run="tune", worker="w0", seconds=60)
+        pinning.hold(lab.places, Use("ml", "d", 0, path, "", pins.READ_ONLY), fd, run="tune", worker="w0", seconds=60)
     finally:
         os.close(fd)
     try:
         assert "in use: pin tune/1 is held" in refused(lambda: lab.remove(look=sees_nothing))
     finally:
-        pins.release(lab.places, "tune", 1)
+        pinning.release(lab.places, "tune", 1)
     assert lab.path.exists()
 
 

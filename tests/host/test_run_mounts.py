@@ -27,7 +27,7 @@ from stowage_core.differences import Differences
 from stowage_core.errors import Refusal, StowageError
 from stowage_core.network_mounts.records import MountRecord, write_mounts
 from stowage_core.runs import drives as worker_drives
-from stowage_core.runs import holders, pins
+from stowage_core.runs import holders, pinning, pins
 from stowage_core.runs import mounts as run_mounts
 from stowage_core.runs.mounts import Preparation, Worker
 from stowage_core.services import lasting_mounts
@@ -510,7 +510,7 @@ while time.monotonic() < end:
 def test_what_was_mounted_is_taken_back_when_another_drive_fails(lab: RunLab, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = all_kinds(lab)
     lab.prepare(refs("cache"))
-    real, calls = pins.bind_mount, []
+    real, calls = pinning.bind_mount, []
 
     def failing(fd: int, target: str, read_only: bool) -> None:
         calls.append(target)
@@ -518,7 +518,7 @@ def test_what_was_mounted_is_taken_back_when_another_drive_fails(lab: RunLab, mo
             raise OSError(12, "Cannot allocate memory", target)
         real(fd, target, read_only)
 
-    monkeypatch.setattr(pins, "bind_mount", failing)
+    monkeypatch.setattr(pinning, "bind_mount", failing)
     differences = Differences()
     with pytest.raises(StowageError) as error:
         lab.prepare(wanted, differences=differences)
@@ -584,7 +584,7 @@ def test_a_reservation_becomes_a_lease_and_ends_with_its_process(lab: RunLab) ->
     assert {pins.stale(pin) for pin in pins.all_pins(lab.places)} == {"its process has ended"}
     assert pins.used_by(pins.all_pins(lab.places)) == {}
     for run, number in pins.all_names(lab.places):
-        assert pins.release_ended(lab.places, run, number) == "its process has ended"
+        assert pinning.release_ended(lab.places, run, number) == "its process has ended"
     assert lab.pinned() == [] and os.listdir(lab.places.pins_dir) == []
     with pytest.raises(Refusal, match="worker w0 of run r1: has no drives on this host"):
         run_mounts.confirm(lab.places, worker, "", os.getpid(), Differences())
@@ -597,7 +597,7 @@ def test_prepared_again_while_its_process_is_there(lab: RunLab) -> None:
         run_mounts.confirm(lab.places, Worker.of("r1", "w0"), "", worker.pid, Differences())
         lab.prepare(wanted, seconds=3600)
     for run, number in pins.all_names(lab.places):
-        assert pins.release_ended(lab.places, run, number) == "", "an hour was promised"
+        assert pinning.release_ended(lab.places, run, number) == "", "an hour was promised"
     assert len(lab.pinned()) == 3
     lab.release()
     assert lab.pinned() == [], "what only a reservation keeps can be let go"

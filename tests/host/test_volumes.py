@@ -31,7 +31,7 @@ from stowage_core.layout.found import MountRule
 from stowage_core.layout.overrides import for_all
 from stowage_core.layout.rules import resolve
 from stowage_core.owner import claim
-from stowage_core.runs import location, pins, stamps
+from stowage_core.runs import location, pinning, pins, stamps
 from stowage_core.runs import mounts as run_mounts
 from stowage_core.runs.mounts import Worker
 from stowage_core.runs.shape import RunName
@@ -279,7 +279,7 @@ def test_two_runs_of_one_name_do_not_take_from_each_other(lab: VolumeLab) -> Non
 def test_a_worker_has_all_that_was_asked_for_or_nothing(lab: VolumeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     make(lab.root / "data")
     lab.declare(models(lab), volume("data", grant(users=["ann"])))
-    real, calls = pins.bind_mount, []
+    real, calls = pinning.bind_mount, []
 
     def failing(fd: int, target: str, read_only: bool) -> None:
         calls.append(target)
@@ -287,7 +287,7 @@ def test_a_worker_has_all_that_was_asked_for_or_nothing(lab: VolumeLab, monkeypa
             raise OSError(12, "Cannot allocate memory", target)
         real(fd, target, read_only)
 
-    monkeypatch.setattr(pins, "bind_mount", failing)
+    monkeypatch.setattr(pinning, "bind_mount", failing)
     with pytest.raises(StowageError, match="what was mounted before that was taken back: volume data at /volumes/data"):
         lab.give(ANN)
     assert lab.pinned() == []
@@ -311,7 +311,7 @@ def test_a_reservation_that_nobody_confirms_lapses(lab: VolumeLab) -> None:
     lab.declare(models(lab))
     lab.give(ANN, seconds=0.2)
     time.sleep(0.3)
-    assert pins.release_ended(lab.places, "r1", 1) == "its reservation has ended" and lab.pinned() == []
+    assert pinning.release_ended(lab.places, "r1", 1) == "its reservation has ended" and lab.pinned() == []
 
 
 # -- Where paths lead

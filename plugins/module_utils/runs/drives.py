@@ -33,7 +33,7 @@ from ..paths import is_within
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
 from ..syscalls import DIRECTORY, mount_id
-from . import pins
+from . import pinning
 from .pins import READ_ONLY, Pin, Use
 
 
@@ -191,7 +191,7 @@ class Source:
         return location
 
     def _open_sub_path(self, folder: int) -> int:
-        return pins.open_folder(folder, self.name, self.ref.sub_path)
+        return pinning.open_folder(folder, self.name, self.ref.sub_path)
 
     def _check_sub_path_of_new(self) -> None:
         if self.ref.sub_path:
@@ -302,7 +302,7 @@ class Source:
         :param tell: called with what of it had another owner or mode than is declared, and was changed
         """
         if self.scope == PLACED:
-            return pins.take(
+            return pinning.take(
                 self.places,
                 self._location(),
                 self.drive.copy_name,
@@ -354,7 +354,7 @@ class Source:
             sight = Sight()  # that may have taken long
         fd = self._open_found(found, sight)
         try:
-            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds, reader=self.reader)
+            return pinning.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds, reader=self.reader)
         finally:
             os.close(fd)
 

@@ -30,7 +30,7 @@ from ..mounts import read as read_mounts
 from ..paths import overlap
 from ..places import Places
 from ..records import RecordError
-from . import pins
+from . import pinning, pins
 from .drives import Look, Sight, Source
 from .holders import Holder, busy_in, listed
 from .pins import LEASED, READ_ONLY, RESERVED, Pin, Use
@@ -352,11 +352,11 @@ def confirm(
             differences.note(f"{_name(pin.worker, pin.use)} held by", holder.described, _held_by(pin))
             differences.do(
                 f"bind {shown(pin.use)} to {holder.described}",
-                partial(pins.confirm, places, pin.run, pin.number, cgroup=cgroup, pid=pid),
+                partial(pinning.confirm, places, pin.run, pin.number, cgroup=cgroup, pid=pid),
             )
         elif pin.deadline and not differences.check_mode:
             # It was prepared again meanwhile: from now on it ends with its holder.
-            pins.confirm(places, pin.run, pin.number, cgroup=cgroup, pid=pid)
+            pinning.confirm(places, pin.run, pin.number, cgroup=cgroup, pid=pid)
 
 
 def _held_by(pin: Pin) -> str:
@@ -401,7 +401,7 @@ def _release(
         differences.do(f"unmount {shown(pin.use)}{despite}", partial(_until, end, partial(_let_go, places, pin)))
     for one in damaged:
         differences.note(f"pin {one}", None, "a record that cannot be used")
-        differences.do(f"unmount pin {one}", partial(pins.release, places, worker.run, one))
+        differences.do(f"unmount pin {one}", partial(pinning.release, places, worker.run, one))
 
 
 def _readable(places: Places, worker: Worker, number: int | None) -> tuple[list[Pin], list[int]]:
@@ -445,7 +445,7 @@ def _until(end: float, attempt: Callable[[], object]) -> None:
 
 
 def _let_go(places: Places, pin: Pin) -> None:
-    pins.release(places, pin.run, pin.number)
+    pinning.release(places, pin.run, pin.number)
 
 
 def check_unused(places: Places, worker: Worker, found: Sequence[Pin], why: str, force: bool = False) -> None:

@@ -16,7 +16,7 @@ from ..errors import Refusal, printable
 from ..mounts import identify
 from ..paths import is_within
 from ..runs.drives import Sight
-from ..runs.pins import open_folder
+from ..runs.pinning import open_folder
 from .recorded import Volume
 
 

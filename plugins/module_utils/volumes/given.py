@@ -17,7 +17,7 @@ from ..errors import Refusal, StowageError, did_you_mean, one_line
 from ..locks import host_lock
 from ..paths import check_path
 from ..places import Places
-from ..runs import pins
+from ..runs import pinning
 from ..runs.drives import Look, Sight
 from ..runs.pins import READ_ONLY, Pin, Use
 from . import recorded
@@ -71,7 +71,7 @@ class VolumeFolder:
                 rule = f"it is not granted to {self.whose.described} any more"
                 raise Refusal(self.name, rule, "prepare the run again")
             reader = self.whose.owner
-            return pins.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds, reader=reader)
+            return pinning.hold(self.places, self.use, fd, run=run, worker=worker, seconds=seconds, reader=reader)
 
     def _is_granted(self, volume: Volume) -> bool:
         return is_covered(entitled({volume.name: volume.grants}, self.whose), volume.name, self.sub_path)
