@@ -204,7 +204,10 @@ def test_the_team_is_the_stamped_directory_s(lab: VolumeLab) -> None:
     (lab.runs / ANN).unlink()
     (lab.runs / "ann/tune/away").rename(lab.runs / ANN)
     assert len(lab.give(ANN)[0].mounts) == 1
-    Path(stamps.record_path(lab.places, RunName.parsed(ANN))).write_text("{")
+    other = Path(stamps.record_path(lab.places, RunName.parsed("ann/tune/0")))
+    other.write_text("{")
+    assert len(lab.give(ANN)[0].mounts) == 1, "what another run is stamped with is no matter of this one's"
+    other.rename(stamps.record_path(lab.places, RunName.parsed(ANN)))
     assert "not valid JSON" in refused(lab, ANN), "which team it is of is not known"
 
 

@@ -22,7 +22,7 @@ def whose(places: Places, run: str, team: str = "") -> tuple[Whose, str]:
 
     :param team: that it is stamped with on the host that measures the runs, when that is another one
     :raises Refusal: when it has no directory here, or the team is not that of its stamp
-    :raises RecordError: when the stamps of its user's runs cannot be used
+    :raises RecordError: when its stamp cannot be used
     """
     named = RunName.parsed(run)
     with runs_location.opened_anywhere(places) as location:
@@ -34,7 +34,7 @@ def whose(places: Places, run: str, team: str = "") -> tuple[Whose, str]:
                 os.close(fd)
         fd = _opened(location, run, named)
         try:
-            stamp = stamps.load(places, named.user).get(named.in_user)
+            stamp = stamps.stamp_of(places, named)
             owner = os.fstat(fd).st_uid
             stamped = stamp.team if stamp is not None and stamp.matches(fd) else ""
         finally:
