@@ -164,7 +164,8 @@ def _subjects(data: bytes, fds: list[int]) -> tuple[list[Subject], list[int]]:
 
 
 def _subject(sent: dict[str, Any], fd: int) -> Subject:
-    return Subject(**{**sent, "fd": fd, "around": tuple(sent["around"]), "paths": tuple(sent["paths"])})
+    rows = {key: tuple(sent[key]) for key in ("around", "paths", "mounted", "known_by")}
+    return Subject(**{**sent, "fd": fd, **rows})
 
 
 def _end_with_asker(link: socket.socket) -> None:

@@ -464,6 +464,50 @@ def test_a_run_in_use_stays(lab: Lab, code: str, evidence: str, check_mode: bool
     assert not lab.path.exists()
 
 
+NUMBERED = """
+same_disk = copy.split("/ann/")[0] + "/bob/42"
+os.makedirs(same_disk)
+kept = open(same_disk + "/removed", "x")
+os.unlink(same_disk + "/removed")
+own_namespace()
+mount("none", "/media", "tmpfs", 0)
+for name in ("snapshots/42/fs", "snapshots/43/fs", "snapshots/43/work", "at"):
+    os.makedirs("/media/" + name)
+os.chdir("/media/snapshots")
+mount("overlay", "/media/at", "overlay", 0, "lowerdir=%s,upperdir=/media/snapshots/43/fs,workdir=43/work")
+os.chdir("/")
+ready()
+"""
+
+
+@pytest.mark.parametrize("lower", ["/media/snapshots/42/fs", "42/fs"])
+def test_a_run_is_no_layer_that_has_its_number(lab: Lab, lower: str) -> None:
+    """containerd numbers its snapshots, too."""
+    run = RUN._replace(run_id="42")
+    lab.make(run=run)
+    with process(NUMBERED % lower, str(lab.at(*run))):
+        lab.remove(run)
+    assert not lab.at(*run).exists()
+
+
+def test_a_run_that_is_an_overlay_s_layer_stays(lab: Lab) -> None:
+    run = RUN._replace(run_id="42")
+    lab.make(run=run)
+    code = """
+own_namespace()
+mount("none", "/media", "tmpfs", 0)
+os.mkdir("/media/other")
+os.mkdir("/media/at")
+os.chdir(os.path.dirname(copy))
+mount("overlay", "/media/at", "overlay", 1, "lowerdir=42/work:/media/other")
+os.chdir("/")
+ready()
+"""
+    with process(code, str(lab.at(*run))):
+        assert "has the layer 42/work" in refused(lambda: lab.remove(run))
+    lab.remove(run)
+
+
 @pytest.mark.parametrize(
     ("worker_of", "run_of", "is_held"),
     [("r1", "", True), ("finetune", "ann/sft/r1", True), ("r1", "bob/sft/r1", False), ("finetune", "", False)],

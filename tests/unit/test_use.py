@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,6 +141,37 @@ def test_layers_that_name_a_copy(layer: str, named: bool) -> None:
     layers = [(layer,)]
     overlay = Overlay("/o", layers if layer[0] == "/" else [], layers if layer[0] != "/" else [])
     assert bool(list(_named(subject, overlay))) == named
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        ("/srv/runs/ann/sft/42/work", True),
+        ("/mnt/ann/sft/42", True),
+        ("ann/sft/42/fs", True),
+        ("sft/42/work", True),
+        ("42/work", True),
+        ("42", True),
+        ("42/../43", True),
+        # containerd numbers its layers
+        ("/var/lib/containerd/snapshots/42/fs", False),
+        ("/srv/runs/bob/sft/42/work", False),
+        ("/srv/runs/ann/sft/4242", False),
+        ("42/fs", False),
+        ("snapshots/42/fs", False),
+        ("sft/42/fs", False),
+    ],
+)
+def test_layers_that_name_a_run(layer: str, named: bool, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    fd = os.open(tmp_path, os.O_PATH)
+    try:
+        subject = Subject("42", fd, "8:1", "/runs/ann/sft/42", (), (), known_by=("ann", "sft", "42"))
+        layers = [(layer,)]
+        overlay = Overlay("/o", layers if layer[0] == "/" else [], layers if layer[0] != "/" else [])
+        assert bool(list(_named(subject, overlay))) == named
+    finally:
+        os.close(fd)
 
 
 def test_place_in_filesystem() -> None:

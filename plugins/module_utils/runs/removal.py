@@ -165,7 +165,7 @@ class _Removing:
         declared = self._declared(Located.of(home, table), fd, table)
         if declared:
             return declared
-        subject = Subject.alone(self.run.run_id, fd, home, table)
+        subject = Subject.alone(self.run, fd, home, table)
         evidence = self.look([subject])[subject.name]
         if evidence:
             return evidence[0]

@@ -52,6 +52,12 @@ class Subject:
     """Where it is on this host, and where it was before it was moved aside."""
     mounted: tuple[str, ...] = ()
     """Where it is mounted itself, being all of a filesystem: such a mount is no use."""
+    known_by: tuple[str, ...] = ()
+    """The names at the end of its path that belong to nothing else together; none when its name alone does."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.known_by or (self.name,)
 
     @classmethod
     def of(cls, name: str, fd: int, drives_fd: int, mounts: Sequence[Mount]) -> Subject:
@@ -68,11 +74,15 @@ class Subject:
         )
 
     @classmethod
-    def alone(cls, name: str, fd: int, before: str, mounts: Sequence[Mount]) -> Subject:
-        """Return the subject open at *fd*, which is, or was until it was moved aside, at the resolved path *before*."""
+    def alone(cls, names: Sequence[str], fd: int, before: str, mounts: Sequence[Mount]) -> Subject:
+        """Return the subject open at *fd*, which is, or was until it was moved aside, at the resolved path *before*.
+
+        :param names: those at the end of that path by which it is known
+        """
         mount, path = _located(fd, mounts)
         place = place_in_filesystem(path, mount)
-        return cls(name, fd, mount.device, place, (), tuple(dict.fromkeys((path, before))))
+        paths = tuple(dict.fromkeys((path, before)))
+        return cls(names[-1], fd, mount.device, place, (), paths, known_by=tuple(names))
 
 
 def _located(fd: int, mounts: Sequence[Mount]) -> tuple[Mount, str]:
@@ -201,8 +211,10 @@ def _held_inside(
                     yield f"{walk.path(entry.name)} was removed while it was looked at"
                 else:
                     yield from _matches(held, status)
+    aside = os.path.basename(subject.paths[0])
+    rows = [subject.names, *([(aside,)] if aside != subject.names[-1] else [])]
     for device, path, text in held.removed:
-        if device in devices and {subject.name, os.path.basename(subject.paths[0])} & set(path.split("/")):
+        if device in devices and any(_has_row(path.split("/"), row) for row in rows):
             yield text
     for problem in problems:
         yield f"could not be determined: {problem}" if problem.missing else str(problem)
@@ -219,10 +231,30 @@ def _named(subject: Subject, overlay: Overlay) -> Iterator[str]:
     for layer in overlay.absolute + overlay.relative:
         for path in layer:
             parts = path.split("/")
-            if subject.name in parts:
+            if _has_row(parts, subject.names) or _begins_in(subject, path):
                 yield f"the overlay at {overlay.where} has the layer {printable(path)}"
             if not path.startswith("/") and ".." in parts:
                 yield f"could not be determined: the overlay at {overlay.where} has the layer {printable(path)}"
+
+
+def _has_row(parts: Sequence[str], row: Sequence[str]) -> bool:
+    """Return whether *row* is in the names of a path, one after the other."""
+    length = len(row)
+    return any(tuple(parts[start : start + length]) == tuple(row) for start in range(len(parts) - length + 1))
+
+
+def _begins_in(subject: Subject, path: str) -> bool:
+    """Return whether a relative path may be of the subject, from a directory between those that it is known by.
+
+    Container engines number their layers, and runs are numbered too: it leads into it when the next name is there.
+    """
+    parts = path.split("/")
+    for length in range(1, len(subject.names)):
+        rest = [part for part in parts[length:] if part]
+        leads_on = not rest or rest[0] == ".." or _leads_on(subject.fd, rest[0])
+        if leads_on and tuple(parts[:length]) == subject.names[-length:]:
+            return True
+    return False
 
 
 def _relative_layers(dir_fd: int, relative: dict[str, list[tuple[str, Overlay]]]) -> Iterator[str]:
