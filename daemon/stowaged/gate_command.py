@@ -31,11 +31,10 @@ def main(arguments: Sequence[str], places: Places) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--user", default="", help="ask for a job of this user: the user's quota counts too")
-    parser.add_argument("--team", default="", help="ask for a job of this team: the team's quota counts too")
-    parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS", help="how long to wait for it to open (default: 0)"
-    )
+    parser.set_defaults(refuse=parser.error)
+    parser.add_argument("--user", help="ask for a job of this user: the user's quota counts too")
+    parser.add_argument("--team", help="ask for a job of this team: the team's quota counts too")
+    parser.add_argument("--wait", type=float, metavar="SECONDS", help="how long to wait for it to open (default: 0)")
     parser.add_argument("--json", action="store_true", help="as JSON")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--slurm", action="store_true", help="drain or undrain this host's node, as a health check")
@@ -43,7 +42,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--release", action="store_true", help="lift what was held by hand")
 
 
+def _check_acting(options: argparse.Namespace) -> None:
+    """Refuse what would say nothing: whoever gives it expects it to act."""
+    of_host = {"--slurm": options.slurm, "--hold": options.hold is not None, "--release": options.release}
+    of_asking = {"--user": options.user, "--team": options.team, "--wait": options.wait, "--json": options.json or None}
+    given = [name for name, value in of_asking.items() if value is not None]
+    for name, is_given in of_host.items():
+        if is_given and given:
+            options.refuse(f"{name} is about all jobs of this host and has no answer: leave out {', '.join(given)}")
+
+
 def run(options: argparse.Namespace, places: Places) -> int:
+    _check_acting(options)
     if options.hold is not None:
         print("held" if holds.set_hold(places, holds.OPERATOR, options.hold) else "held already")
         return OK
@@ -52,13 +62,14 @@ def run(options: argparse.Namespace, places: Places) -> int:
         return OK
     if options.slurm:
         return _keep_node(places)
-    gate = recorded.wait(places, options.wait, options.user, options.team)
-    found = gate.holding(options.user, options.team)
+    user, team = options.user or "", options.team or ""
+    gate = recorded.wait(places, options.wait or 0.0, user, team)
+    found = gate.holding(user, team)
     if options.json:
-        print(json.dumps(gate.to_json(options.user, options.team), indent=2, sort_keys=True))
+        print(json.dumps(gate.to_json(user, team), indent=2, sort_keys=True))
     else:
         print("\n".join(hold.text for hold in found) or "open")
-        for text in gate.unknown(options.user, options.team) if not found else ():
+        for text in gate.unknown(user, team) if not found else ():
             print(f"stowage: {text}", file=sys.stderr)
     return FOUND if found else OK
 

@@ -175,6 +175,21 @@ def test_a_hold_is_one_line(places: Places, text: str) -> None:
         holds.set_hold(places, holds.OPERATOR, text)
 
 
+@pytest.mark.parametrize("what", [["--hold", "ann is over quota"], ["--release"], ["--slurm"]])
+@pytest.mark.parametrize("idle", [["--user", "ann"], ["--user", ""], ["--team", "vision"], ["--json"], ["--wait", "5"]])
+def test_options_that_do_not_act_are_refused(
+    places: Places, capsys: pytest.CaptureFixture[str], what: list[str], idle: list[str]
+) -> None:
+    """To hold by hand and name a user would hold everybody."""
+    holds.set_hold(places, holds.OPERATOR, "the rack is being moved")
+    with pytest.raises(SystemExit) as ended:
+        gate_command.main([*what, *idle], places)
+    assert ended.value.code == 2
+    refused = f"error: {what[0]} is about all jobs of this host and has no answer: leave out {idle[0]}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"stowage gate: {refused}"
+    assert [one.text for one in holds.load(places).values()] == ["the rack is being moved"]
+
+
 @pytest.mark.usefixtures("running")
 def test_waiting_ends_when_it_opens(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     put(places, FULL, ANN)
