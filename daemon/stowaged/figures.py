@@ -21,7 +21,7 @@ from . import credentials
 from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, ROOT, VOLUME, Declared, Target
 from .hung import Hung
-from .last_measured import KEPT, last_shares
+from .last_measured import KEPT, PARTIAL, last_shares
 from .leases import Leases
 from .measuring import SILENCE_S, Measuring
 from .runs import RUNS
@@ -170,10 +170,10 @@ class Figures:
             pass  # no longer declared since the child was started
         elif not message["complete"]:
             self._fail(message["object"], message["reason"])
-            if "shares" in message:
-                self._measured[message["object"]].update(shares=last_shares(message))
-            if "runs" in message:
-                self._measured[message["object"]].update(runs=message["runs"])
+            partly = {key: message[key] for key in PARTIAL if key in message}
+            if "shares" in partly:
+                partly["shares"] = last_shares(message)
+            self._measured[message["object"]].update(partly)
         elif message["object"] == DATA_LOCATION:
             present = set(message["copies"])
             self._copies = {name: copy for name, copy in self._copies.items() if name in present}

@@ -19,8 +19,8 @@ from .declared import Target
 
 KEPT = ("bytes", "allocated", "files", "inodes", "measured")
 """What stays of the last complete measurement when a later one is not complete."""
-PARTIAL = ("shares", "runs")
-"""What is taken from one that is not complete: it tells itself what it lacks."""
+PARTIAL = ("shares", "runs", "credentials")
+"""What is taken from one that is not complete: it tells itself what it lacks, or lacks nothing by that."""
 
 
 def record_path(places: Places, target: str) -> str:

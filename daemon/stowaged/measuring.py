@@ -200,6 +200,8 @@ class Measuring:
         self._take(one.target, one.filesystem, figures, send)
 
     def _take(self, target: Target, filesystem: FilesystemId, figures: Mapping[str, Any], send: Send) -> None:
+        if target.object in credentials.CACHES:
+            figures = {**figures, "credentials": self._credentials(target, send)}
         if not figures["complete"]:
             self._fail(target, figures["reason"], send, {key: figures[key] for key in PARTIAL if key in figures})
             return
@@ -214,15 +216,16 @@ class Measuring:
             except OSError as error:
                 self._fail(target, f"{target.path}: {error.strerror}", send)
                 return
-        if target.object in credentials.CACHES:
-            figures = {**figures, "credentials": self._credentials(target, send)}
         record = {**figures, "path": target.path, "filesystem": filesystem.to_json()}
         _keep(send, lambda: records.write(record_path(self.places, target.object), record))
         send({"object": target.object, **figures, **({"known": known} if known else {})})
 
-    def _credentials(self, target: Target, send: Send) -> list[str]:
-        """Return the files in a cache that are called as credentials are, and record the event of a new one."""
-        before: list[str] = last_measured(self.places, target, send).get("credentials") or []
+    def _credentials(self, target: Target, send: Send) -> list[str] | None:
+        """Return the files in a cache that are called as credentials are, and record the event of a new one.
+
+        They are at a few places, which may be seen where not all of the cache can be counted. None: nobody knows.
+        """
+        before: list[str] | None = last_measured(self.places, target, send).get("credentials")
         try:
             fd, _filesystem = self._open(target, send)
             try:
@@ -232,7 +235,7 @@ class Measuring:
         except (StowageError, OSError) as error:
             send({"say": f"{one_line(error, target.path)}; whether credentials are there is as it was last known"})
             return before
-        credentials.tell(self.places, target.object, found, before)
+        credentials.tell(self.places, target.object, found, before or ())
         return found
 
     def _is_beside(self, target: Target) -> bool:
@@ -263,8 +266,8 @@ class Measuring:
         :param partly: what is known nevertheless, as it tells itself what it lacks
         """
         record = last_measured(self.places, target, send)
-        if record:
-            record.update(complete=False, reason=reason, **(partly or {}))
+        if record or partly:
+            record.update(path=target.path, complete=False, reason=reason, **(partly or {}))
             _keep(send, lambda: records.write(record_path(self.places, target.object), record))
         send({"object": target.object, "complete": False, "reason": reason, **(partly or {})})
 

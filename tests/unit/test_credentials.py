@@ -12,6 +12,7 @@ import pytest
 
 from stowage_core import events, mounts, records
 from stowage_core.places import Places
+from stowage_core.trees.measure import Usage
 from stowaged import credentials, measuring, metrics, status
 from stowaged.declared import Target
 from stowaged.last_measured import record_path
@@ -111,6 +112,23 @@ def test_each_is_told_once(host: Host) -> None:
     put(token)
     host.measure()
     assert len(host.events()) == 2  # it was away
+
+
+class Incomplete:
+    def measure(self, _fd: int) -> Usage:
+        return Usage(problems=("x: Input/output error",), complete=False)
+
+
+def test_they_are_told_of_a_cache_that_is_not_complete(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be read, or has another name each time, may not keep a token from being told."""
+    token = put(host.cache / "token")
+    with monkeypatch.context() as patched:
+        patched.setattr(measuring, "_ENGINE", Incomplete())
+        for _again in range(2):
+            found = host.measure("hub_cache")
+            assert (found["complete"], found["credentials"]) == (False, [str(token)])
+            assert host.events() == [("location/hub_cache", str(token))], "each is told once"
+    assert host.measure("hub_cache")["complete"] and len(host.events()) == 1
 
 
 def test_caches_alone_are_looked_into(host: Host) -> None:

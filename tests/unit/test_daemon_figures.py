@@ -414,6 +414,15 @@ def test_shares_of_a_measurement_that_was_not_complete(host: Host) -> None:
     assert host.shown()["runs"]["runs"]["count"] == 1
 
 
+def test_credentials_of_a_cache_that_was_not_measured_to_the_end(host: Host) -> None:
+    host.declare(Target("location/cache", "/mnt/nvme0/cache"))
+    host.answer()
+    host.due()
+    failed = {"object": "location/cache", "complete": False, "reason": "x: no", "credentials": ["/c/token"]}
+    host.children.send("measure/8:2", failed)
+    assert (host.shown()["cache"]["credentials"], host.shown()["cache"]["bytes"]) == (["/c/token"], None)
+
+
 def test_the_root_is_measured_and_not_shown(host: Host) -> None:
     host.targets = (RUNS,)
     host.figures.declare(Declared((RUNS,), root=Target("root", "/mnt/nvme0")), {})
