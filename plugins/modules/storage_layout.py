@@ -101,10 +101,16 @@ options:
     default: STOWAGE_
   framework_environment_file:
     description:
-      - A file with what training containers are told of the caches, C(HF_HUB_CACHE), C(HF_DATASETS_CACHE) and
-        C(MODELSCOPE_CACHE). Nothing else is set. Processes of the host read it too, so there is no C(HF_HOME) in it.
-      - Without it there is none. The filter P(stowage.host.framework_environment#filter) has what a container is told
-        as a dictionary, with its own C(HF_HOME).
+      - A file that names the framework caches, C(HF_HUB_CACHE), C(HF_DATASETS_CACHE) and C(MODELSCOPE_CACHE), for
+        processes of the host. Nothing else is set, and no C(HF_HOME).
+      - Without it there is none.
+    type: str
+  container_environment_file:
+    description:
+      - A file with what training containers are told, for C(docker run --env-file), the same as the filter
+        P(stowage.host.framework_environment#filter) returns. It names the caches, and C(HF_HOME) in the container's
+        own C(/tmp), so processes of the host may not read it. It has no quotes, whatever characters a path holds.
+      - Without it there is none.
     type: str
   restart:
     description:
@@ -209,7 +215,8 @@ environment_prefix:
   sample: STOWAGE_
 environment_files:
   description:
-    - The environment file, that for training containers when there is one, and earlier ones that are still there.
+    - The environment file, those of the framework caches and for training containers when there are any, and earlier
+      ones that are still there.
   returned: success
   type: list
   elements: str
@@ -259,6 +266,7 @@ ARGUMENT_SPEC = {
     "environment_file": {"type": "str", "default": "/etc/stowage/stowage.env"},
     "environment_prefix": {"type": "str", "default": "STOWAGE_"},
     "framework_environment_file": {"type": "str"},
+    "container_environment_file": {"type": "str"},
     "restart": {"type": "list", "elements": "str", "default": []},
     "host_name": {"type": "str", "default": ""},
 }

@@ -23,6 +23,7 @@ from stowage_core.layout.rules import resolve
 from stowage_core.mark_search import Search
 from stowage_core.owner import Registry, claim
 from stowage_core.places import Places
+from stowage_core.renderings import framework_caches
 from stowage_core.services.systemd_units import Systemctl
 
 
@@ -34,15 +35,26 @@ def places(tmp_path: Path) -> Places:
 
 
 def laid_out(
-    places: Places, root: Path, differences: Differences, told: str | None = None, **overrides: str
+    places: Places,
+    root: Path,
+    differences: Differences,
+    told: str | None = None,
+    of_containers: str | None = None,
+    **overrides: str,
 ) -> Outcome:
     """Lay out a host.
 
-    :param told: the file for training containers
+    :param told: the file of the framework caches
+    :param of_containers: that for training containers
     """
     layout = resolve(str(root), overrides)
     rules = layout_overrides.for_all(layout, MountRule(), {name: MountRule() for name in overrides})
-    request = Request(environment_file=places.environment, host_name="gpu-01", framework_environment_file=told)
+    request = Request(
+        environment_file=places.environment,
+        host_name="gpu-01",
+        framework_environment_file=told,
+        container_environment_file=of_containers,
+    )
     return lay_out(places, layout, rules, request, Systemctl("systemctl", lambda _words: (0, "", "")), differences)
 
 
@@ -64,7 +76,7 @@ def test_a_run_does_what_was_predicted(places: Places, disk: Path) -> None:
     assert not again.changed and not again.actions
 
 
-def test_training_containers_are_told_of_the_caches(places: Places, disk: Path) -> None:
+def test_processes_of_the_host_are_told_of_the_caches(places: Places, disk: Path) -> None:
     told = f"{places.etc}/framework.env"
     (disk / "modelscope").mkdir()
     runs = [Differences(check_mode) for check_mode in (True, False, False)]
@@ -89,7 +101,34 @@ def test_training_containers_are_told_of_the_caches(places: Places, disk: Path) 
     assert any(f"{told} is an earlier one and no longer kept up to date" in one for one in left.warnings)
 
 
-def test_the_file_for_training_containers_is_another_than_the_layouts(places: Places, disk: Path) -> None:
+def test_training_containers_have_a_file_of_their_own(places: Places, disk: Path) -> None:
+    """As ``docker run --env-file`` reads it: all after the equals sign is the value."""
+    of_containers, root = f"{places.etc}/container.env", disk / "stowage of all"
+    runs = [Differences(check_mode) for check_mode in (True, False, False)]
+    for differences in runs:
+        outcome = laid_out(places, root, differences, f"{places.etc}/framework.env", of_containers)
+    predicted, done, again = runs
+    assert predicted.diff() == done.diff() and predicted.actions == done.actions and not again.changed
+    assert done.actions[-1] == f"write {of_containers}"
+    assert outcome.record["environment_files"] == [places.environment, f"{places.etc}/framework.env", of_containers]
+    lines = Path(of_containers).read_text().splitlines()[1:]
+    layout = resolve(str(root), {})
+    assert dict(line.split("=", 1) for line in lines) == framework_caches.environment(layout, "STOWAGE_")
+    assert lines[:2] == ["HF_HOME=/tmp/stowage-hf", f"HF_HUB_CACHE={root}/cache/hf/hub"]
+    assert "HF_HOME" not in Path(f"{places.etc}/framework.env").read_text()
+    left = laid_out(places, root, Differences(), f"{places.etc}/framework.env")
+    assert any(f"{of_containers} is an earlier one and no longer kept up to date" in one for one in left.warnings)
+    with pytest.raises(Refusal, match="^container_environment_file: .*/framework.env is framework_environment_file; n"):
+        laid_out(places, root, Differences(), f"{places.etc}/framework.env", f"{places.etc}/framework.env")
+
+
+def test_a_home_of_containers_in_the_layout_is_refused(places: Places) -> None:
+    with pytest.raises(Refusal, match="^root: /tmp/stowage-hf is /tmp/stowage-hf, which is HF_HOME and each container"):
+        laid_out(places, Path("/tmp/stowage-hf"), Differences(), None, f"{places.etc}/container.env")
+    assert not os.path.exists("/tmp/stowage-hf")
+
+
+def test_the_file_of_the_framework_caches_is_another_than_the_layouts(places: Places, disk: Path) -> None:
     with pytest.raises(Refusal, match="^framework_environment_file: .* is the environment file of the layout; name"):
         laid_out(places, disk / "stowage", Differences(), places.environment)
     Path(places.etc).mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core.errors import Refusal
-from stowage_core.layout.environment_file import parse, quote, render
+from stowage_core.layout.environment_file import as_it_is, parse, quote, render
 from stowage_core.own_files import is_ours
 
 AWKWARD = [
@@ -50,6 +50,7 @@ def test_render() -> None:
     data = render({"B": "/b", "A": "/a b"})
     assert data == b'# Written by Stowage. Local changes are lost.\nB=/b\nA="/a b"\n'
     assert is_ours(data)
+    assert render({"A": "/a b"}, as_it_is).splitlines()[1:] == [b"A=/a b"]
 
 
 def test_a_shell_reads_the_values(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ class Request:
     environment_file: str = "/etc/stowage/stowage.env"
     environment_prefix: str = "STOWAGE_"
     framework_environment_file: str | None = None
-    """Where the variables for training containers are written, if anywhere."""
+    """Where the variables that name the framework caches are written, if anywhere."""
+    container_environment_file: str | None = None
+    """Where the variables of a training container are written, if anywhere."""
     restart: Sequence[str] = ()
     protected_paths: Sequence[str] = ()
     accept_new_filesystem: bool = False
@@ -212,15 +214,30 @@ class _LayingOut:
 
     def _environments(self, prefix: str) -> dict[str, tuple[str, bytes]]:
         """Return the option and the content of each environment file by its path, that of the layout first."""
-        layout, request = self.layout, self.request
+        layout, request, render = self.layout, self.request, environment_file.render
         path = check_path(request.environment_file, "environment_file")
-        found = {path: ("environment_file", environment_file.render(layout.settings(prefix)))}
-        if request.framework_environment_file:
-            name = "framework_environment_file"
-            path = check_path(request.framework_environment_file, name)
+        found = {path: ("environment_file", render(layout.settings(prefix)))}
+
+        def add(name: str, given: str, content: bytes) -> None:
+            path = check_path(given, name)
             if path in found:
-                raise Refusal(name, f"{path} is the environment file of the layout", "name another one")
-            found[path] = (name, environment_file.render(framework_caches.caches(layout)))
+                other = found[path][0]
+                which = "the environment file of the layout" if other == "environment_file" else other
+                raise Refusal(name, f"{path} is {which}", "name another one")
+            found[path] = (name, content)
+
+        if request.framework_environment_file:
+            add(
+                "framework_environment_file",
+                request.framework_environment_file,
+                render(framework_caches.caches(layout)),
+            )
+        if request.container_environment_file:
+            add(
+                "container_environment_file",
+                request.container_environment_file,
+                render(framework_caches.environment(layout, prefix), environment_file.as_it_is),
+            )
         return found
 
     def _environment_files(self, paths: Sequence[str], former: Mapping[str, Any]) -> list[str]:

@@ -1,12 +1,12 @@
 # Copyright: Stowage contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Environment files that systemd's ``EnvironmentFile=`` and a POSIX shell read alike."""
+"""Environment files that systemd's ``EnvironmentFile=`` and a POSIX shell read alike, and those of containers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..errors import Refusal
 from ..own_files import HEADER
@@ -24,8 +24,13 @@ def quote(value: str) -> str:
     return '"' + _SPECIAL.sub(r"\\\1", value) + '"'
 
 
-def render(values: Mapping[str, str]) -> bytes:
-    """Return the file that sets *values*, in their order."""
+def as_it_is(value: str) -> str:
+    """Return *value* for readers that take all after the equals sign: ``docker run --env-file`` knows no quotes."""
+    return value
+
+
+def render(values: Mapping[str, str], written: Callable[[str], str] = quote) -> bytes:
+    """Return the file that sets *values*, in their order, each as its readers want it *written*."""
     lines = [HEADER]
     for name, value in values.items():
         if not _NAME.fullmatch(name):
@@ -36,7 +41,7 @@ def render(values: Mapping[str, str]) -> bytes:
             value.encode("utf-8")
         except UnicodeEncodeError:
             raise Refusal(name, "its value is not UTF-8, which systemd does not read") from None
-        lines.append(f"{name}={quote(value)}")
+        lines.append(f"{name}={written(value)}")
     return ("\n".join(lines) + "\n").encode("utf-8")
 
 
