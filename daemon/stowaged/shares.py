@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import stat
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,7 +15,7 @@ from typing import Protocol
 
 from stowage_core import records
 from stowage_core.accounting import totals
-from stowage_core.accounting.totals import Missing, Shares, Team, Unavailable, User
+from stowage_core.accounting.totals import Missing, Rest, Shares, Team, Unavailable, User
 from stowage_core.errors import printable
 from stowage_core.places import Places
 from stowage_core.runs import stamps
@@ -28,6 +31,8 @@ from .last_measured import last_measured, last_shares
 from .runs import RUNS, Runs
 
 _MOST_REASONS = 3
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+"""Also what an access list lets others do: the group's permissions are the most that it can give."""
 REFLOW, CACHE = f"location/{totals.REFLOW}", f"location/{totals.CACHE}"
 
 
@@ -161,6 +166,43 @@ class RunsSharing:
         return Shares(self._users, before.teams, before.teams_measured, self._damaged, missing=missing)
 
 
+class _Named:
+    """Says for whom the directories at the top of a location count.
+
+    For whom they are named after, where only root and the owner of the location give names. Where others may make
+    directories there, each could take anybody's name, or give anybody's directory another one: then one counts for its
+    own owner, and with the name that root or the location's owner gave it where nobody else can have changed that.
+    """
+
+    def __init__(self) -> None:
+        self._top: os.stat_result | None = None
+        self._accounts: dict[int, str] = {}
+
+    def enter(self, top: os.stat_result) -> None:
+        self._top = top
+
+    def user(self, name: str, status: os.stat_result) -> str | None:
+        """Return the user of a directory: "" when nobody is proven to be, and None when it is no user's at all."""
+        top = self._top
+        assert top is not None
+        if not top.st_mode & _OTHERS_WRITE:
+            return name if is_somebodys(name) else None
+        if status.st_uid not in (0, top.st_uid):
+            return self._account(status.st_uid)
+        if not is_somebodys(name):
+            return None
+        # One that others may write to can also have been moved there from elsewhere.
+        return name if top.st_mode & stat.S_ISVTX and not status.st_mode & _OTHERS_WRITE else ""
+
+    def _account(self, uid: int) -> str:
+        if uid not in self._accounts:
+            try:
+                self._accounts[uid] = pwd.getpwuid(uid).pw_name
+            except KeyError:
+                self._accounts[uid] = ""
+        return self._accounts[uid]
+
+
 class ReflowSharing:
     """Adds the captured traffic up by user: what is a level below the location."""
 
@@ -168,21 +210,32 @@ class ReflowSharing:
     is_for_quotas = True
 
     def __init__(self) -> None:
+        self._named = _Named()
         self._users: dict[str, User] = {}
+        self._unproven = Rest()
         self._lacking = _Lacking()
 
     def begins(self, names: Names, directory: Directory) -> Iterable[Part]:
         if not names:
+            self._named.enter(directory.status)
             yield self._lacking.beside()
-        elif len(names) == 1 and is_somebodys(names[0]):
-            yield Part(partial(self._add, names[0]), hides=True)
+        elif len(names) == 1:
+            user = self._named.user(names[0], directory.status)
+            if user is not None:
+                found = partial(self._add, user) if user else partial(self._add_unproven, names[0])
+                yield Part(found, hides=True)
 
     def _add(self, user: str, usage: Usage) -> None:
-        self._users[user] = User(reflow_bytes=usage.bytes, allocated=usage.allocated)
+        before = self._users.get(user, User())
+        size, allocated = before.reflow_bytes + usage.bytes, before.allocated + usage.allocated
+        self._users[user] = User(reflow_bytes=size, allocated=allocated)
         self._lacking.add(user, [], usage)
 
+    def _add_unproven(self, name: str, usage: Usage) -> None:
+        self._unproven = self._unproven.add(name, usage.bytes)
+
     def shares(self, complete: bool) -> Shares:
-        return Shares(self._users, missing=self._lacking.missing(complete))
+        return Shares(self._users, missing=self._lacking.missing(complete), unproven=self._unproven)
 
 
 class CacheSharing:

@@ -368,6 +368,11 @@ def _accounts(state: State, width: int | None, now: float) -> list[str]:
                 since = lasting(max(0.0, now - one["exceeded_since"]))
                 lines += wrapped(f"! {exceeded_text(kind, name, one)}, for {since}", width)
     lines += _missing(section["unavailable"], width) + _lacking(section, width)
+    unproven = section["unproven"]
+    if unproven["count"]:
+        rule = "count for nobody: others than its owner may write there, and their names prove nothing"
+        what = f"In reflow {decimal(unproven['bytes'])} in directories, {unproven['count']} of them,"
+        lines += wrapped(f"! {what} {rule}; the first: {printable(unproven['first'])}", width)
     unknown = [f"{kind[:-1]} {printable(name)}" for kind, names in section["unmatched"].items() for name in names]
     return lines + (wrapped(f"Quotas of those who have nothing: {', '.join(unknown)}", width) if unknown else [])
 

@@ -78,7 +78,8 @@ options:
     type: str
   mode:
     description:
-      - The mode of the default directories but those, as an octal number in quotes that begins with V(0).
+      - The mode of the default directories but those, as an octal number in quotes that begins with V(0). Where it
+        lets others than the owner write, C(reflow) gets the sticky bit too, so that nobody renames what others have.
       - Without it, directories that exist keep their mode and new ones get V(0755).
     type: str
   users:

@@ -290,6 +290,27 @@ def test_a_mount_over_a_directory_clears_no_quota(site: Site) -> None:
     assert site.accounts()["users"]["ann"]["missing"] == ""
 
 
+def test_nobody_is_billed_for_what_others_have_named(site: Site) -> None:
+    """As a location is laid out for a group: any of its users may make and rename directories in reflow."""
+    site.lay_out()
+    site.put("reflow/ann/buffer", 10)
+    os.truncate(site.put("reflow/bob/x"), 1 << 40)
+    os.chown(site.root / "reflow/bob", 65534, 65534)
+    site.paths["reflow"].chmod(0o2775)
+    site.daemon.configure(**QUICK, quotas={"users": {"bob": "1G"}})
+    site.daemon.start()
+    found = site.measured()
+    assert {name: one["reflow_bytes"] for name, one in found["users"].items()} == {"nobody": 1 << 40}
+    assert found["unproven"] == {"count": 1, "bytes": 10, "first": "ann"} and found["unmatched"]["users"] == ["bob"]
+    shown = " ".join(site.daemon.command("status").stdout.split())
+    assert "! In reflow 10 B in directories, 1 of them, count for nobody" in shown
+    # Who cannot rename it cannot have it count for another one either.
+    site.paths["reflow"].chmod(0o3775)
+    wait_for(lambda: site.accounts()["unproven"]["count"] == 0)
+    assert site.accounts()["users"]["ann"]["reflow_bytes"] == 10
+    assert site.told() == []
+
+
 def test_damaged_stamps_take_no_team_away(site: Site) -> None:
     site.lay_out()
     site.put("runs/ann/llm/one/file", 1000)

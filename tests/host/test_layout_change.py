@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,44 @@ def test_processes_of_the_host_are_told_of_the_caches(places: Places, disk: Path
     left = laid_out(places, disk / "other", Differences(), modelscope_cache=f"{disk}/modelscope")
     assert left.record["environment_files"] == [places.environment, told]
     assert any(f"{told} is an earlier one and no longer kept up to date" in one for one in left.warnings)
+
+
+def test_users_that_others_than_root_may_name_are_told_where_they_have_quotas(places: Places, disk: Path) -> None:
+    (disk / "runs").mkdir()
+    os.chown(disk / "runs", 1, 0)
+
+    def warned(mode: str, owner: str) -> list[str]:
+        layout = resolve(str(disk / "stowage"), {"runs": str(disk / "runs")})
+        rules = layout_overrides.for_all(layout, MountRule(), {"runs": MountRule()})
+        request = Request(environment_file=places.environment, host_name="gpu-01", owner=owner, mode=mode)
+        predicted, done = (
+            lay_out(
+                places, layout, rules, request, Systemctl("systemctl", lambda _words: (0, "", "")), Differences(check)
+            )
+            for check in (True, False)
+        )
+        assert predicted.warnings == done.warnings
+        return list(done.warnings)
+
+    assert warned("02775", "1") == []
+    reflow = disk / "stowage/reflow"
+    # Whoever may write to it makes directories of his own, and renames those of nobody else.
+    assert stat.S_IMODE(reflow.stat().st_mode) == 0o3775
+    assert stat.S_IMODE((disk / "stowage/packages").stat().st_mode) == 0o2775
+    records.write(places.daemon_json, {"quotas": {"users": {}, "default_user": "1T"}})
+    runs, of_reflow = warned("02775", "1")
+    assert runs.startswith(f"runs: {disk}/runs is daemon's, who may have what is in it count for any user")
+    assert of_reflow == (
+        f"reflow: {reflow} may be written to by others than its owner (mode 3775, owner daemon:root); a directory "
+        "there counts for its own owner, or for nobody, and not for whom it is named after, and users have quotas"
+    )
+    (disk / "runs").chmod(0o775)
+    runs, of_reflow = warned("0755", "1")
+    assert "each may have a run count for any user, and users have quotas" in runs
+    assert of_reflow.startswith(f"reflow: {reflow} is daemon's, who may have")
+    os.chown(disk / "runs", 0, 0)
+    (disk / "runs").chmod(0o755)
+    assert warned("0755", "root") == []
 
 
 def test_training_containers_have_a_file_of_their_own(places: Places, disk: Path) -> None:

@@ -20,6 +20,7 @@ from stowage_core.accounting.totals import (
     UNSEEN,
     Location,
     Missing,
+    Rest,
     Shares,
     Team,
     Totals,
@@ -120,7 +121,11 @@ shares_of_runs = st.builds(
     st.just(1.0),
     missing=st.none() | st.builds(Missing, st.dictionaries(names, names), st.dictionaries(names, names), st.booleans()),
 )
-shares_of_reflow = st.builds(Shares, st.dictionaries(names, st.builds(User, reflow_bytes=counts)))
+shares_of_reflow = st.builds(
+    Shares,
+    st.dictionaries(names, st.builds(User, reflow_bytes=counts)),
+    unproven=st.builds(Rest, counts, counts, names),
+)
 some = st.lists(st.sampled_from([name for name in NAMES if name not in ("runs", "reflow", "cache")]), unique=True)
 
 
@@ -146,7 +151,7 @@ def test_sums_agree(of_runs: Shares, of_reflow: Shares, others: list[str], data:
     assert set(found.tracked) == set(KINDS)
 
 
-@given(shares_of_runs)
+@given(shares_of_runs | shares_of_reflow)
 def test_shares_survive_a_record(shares: Shares) -> None:
     assert Shares.from_json(json.loads(json.dumps(shares.to_json()))) == shares
 
@@ -162,6 +167,7 @@ def test_shares_survive_a_record(shares: Shares) -> None:
         {**Shares().to_json(), "missing": {"users": [], "teams": {}, "unseen": False}},
         {**Shares().to_json(), "missing": {"users": {}, "teams": {}, "unseen": "no"}},
         {**Shares().to_json(), "damaged": [{"path": "/x"}]},
+        {**Shares().to_json(), "unproven": {"count": "1", "bytes": 0, "first": ""}},
     ],
 )
 def test_what_are_no_shares(value: dict[str, Any]) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import bucket_files
@@ -26,6 +28,7 @@ from stowage_core.syscalls import open_beneath
 from stowage_core.trees import parts as measure_parts
 from stowage_core.trees.measure import Usage
 from stowaged import measuring, probe
+from stowaged import shares as sharing
 from stowaged.declared import Target
 from stowaged.last_measured import last_measured, record_path
 from stowaged.measuring import Measuring
@@ -327,6 +330,57 @@ def test_reflow_belongs_to_users(disk: Disk) -> None:
     reflow = disk.location("reflow", "reflow")
     found = shares(disk, reflow)
     assert {name: one["reflow_bytes"] for name, one in found["users"].items()} == {"ann": 30, "bob": 5}
+    assert disk.record("reflow")["bytes"] == 36
+
+
+PLATFORM, MALLORY, STRANGER = 1000, 1999, 100042
+
+
+@pytest.mark.parametrize(
+    ("top", "name", "owner", "mode", "user"),
+    [
+        # Only root and the location's owner give names.
+        (0o755, "bob", PLATFORM, 0o755, "bob"),
+        (0o2755, "bob", MALLORY, 0o2775, "bob"),
+        (0o755, ".bob", PLATFORM, 0o755, None),
+        # Others may make directories: whoever has one has its bytes, whatever it is called.
+        (0o2775, "bob", MALLORY, 0o755, "mallory"),
+        (0o3775, "bob", MALLORY, 0o755, "mallory"),
+        (0o1777, ".hidden", MALLORY, 0o700, "mallory"),
+        (0o2775, "bob", STRANGER, 0o755, ""),
+        # They may rename what is there, or move there what they may write to.
+        (0o2775, "bob", PLATFORM, 0o755, ""),
+        (0o2775, "bob", 0, 0o755, ""),
+        (0o3775, "bob", PLATFORM, 0o2775, ""),
+        (0o3775, "bob", PLATFORM, 0o2755, "bob"),
+        (0o3775, "bob", 0, 0o755, "bob"),
+        (0o3775, "lost+found", 0, 0o700, None),
+    ],
+)
+def test_for_whom_a_directory_counts(
+    monkeypatch: pytest.MonkeyPatch, top: int, name: str, owner: int, mode: int, user: str | None
+) -> None:
+    def account(uid: int) -> Any:
+        return SimpleNamespace(pw_name={MALLORY: "mallory"}[uid])
+
+    def status(uid: int, mode: int) -> os.stat_result:
+        return os.stat_result((stat.S_IFDIR | mode, 0, 0, 2, uid, 0, 0, 0, 0, 0))
+
+    monkeypatch.setattr(sharing.pwd, "getpwuid", account)
+    named = sharing._Named()
+    named.enter(status(PLATFORM, top))
+    assert named.user(name, status(owner, mode)) == user
+
+
+def test_what_anybody_may_have_named_counts_for_nobody(disk: Disk) -> None:
+    disk.put("reflow/bob/file", 20)
+    disk.put("reflow/ann/file", 10)
+    disk.put("reflow/.own/file", 5)
+    disk.put("reflow/file", 1)
+    (disk.path / "reflow").chmod(0o2775)
+    found = shares(disk, disk.location("reflow", "reflow"))
+    assert found["users"] == {} and found["missing"] is None
+    assert (found["unproven"]["count"], found["unproven"]["bytes"]) == (2, 30)
     assert disk.record("reflow")["bytes"] == 36
 
 

@@ -290,6 +290,7 @@ def accounts(**changes: Any) -> dict[str, Any]:
         "users": users,
         "teams": {"vision": {"bytes": 10**9, "runs": 2, "quota": None, "exceeded_since": None, "missing": ""}},
         "unmatched": {"users": [], "teams": []},
+        "unproven": {"count": 0, "bytes": 0, "first": ""},
         "tracked": {"runs": 40 * 10**9, "reflow": 10**9, "caches": None, "other": 0},
         "tracked_bytes": 41 * 10**9,
         **changes,
@@ -331,7 +332,11 @@ def test_what_is_missing_in_accounts_is_told_once() -> None:
 
 def test_whose_figures_are_not_complete_and_quotas_of_nobody() -> None:
     users = {f"user-{number}": {**user(5), "missing": "runs/a: Permission denied"} for number in range(6)}
-    section = accounts(users=users, unmatched={"users": ["anne"], "teams": ["visoin"]})
+    section = accounts(
+        users=users,
+        unmatched={"users": ["anne"], "teams": ["visoin"]},
+        unproven={"count": 2, "bytes": 10_000, "first": "x\ny"},
+    )
     lines = status.render(state(accounts=section), None, 1000.0)
     said = [line for line in lines if "is not complete" in line]
     assert said[0] == (
@@ -340,6 +345,9 @@ def test_whose_figures_are_not_complete_and_quotas_of_nobody() -> None:
     )
     assert len(said) == 5 and "! Likewise 1 more" in lines
     assert "Quotas of those who have nothing: user anne, team visoin" in lines
+    (unproven,) = [line for line in lines if "count for nobody" in line]
+    assert unproven.startswith("! In reflow 10.0 kB in directories, 2 of them, count for nobody")
+    assert unproven.endswith("the first: x\\ny")
 
 
 def test_accounts_of_nothing() -> None:

@@ -61,6 +61,7 @@ def accounts(found: Totals, quotas: Quotas, before: Mapping[str, Any], now: floa
             "users": sorted(name for name, size in quotas.users.items() if size and name not in users),
             "teams": sorted(name for name, size in quotas.teams.items() if size and name not in teams),
         },
+        "unproven": vars(found.unproven),
         "tracked": dict(found.tracked),
         "tracked_bytes": found.tracked_bytes,
     }

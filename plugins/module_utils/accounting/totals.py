@@ -64,6 +64,19 @@ class Unavailable(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Rest:
+    """Directories that are only added up."""
+
+    count: int = 0
+    bytes: int = 0
+    first: str = ""
+    """The name of the one that was come across first."""
+
+    def add(self, name: str, size: int) -> Rest:
+        return Rest(self.count + 1, self.bytes + size, self.first or name)
+
+
+@dataclass(frozen=True)
 class Missing:
     """Whose figures lack something, as the measurement was not complete: why, by name."""
 
@@ -92,6 +105,8 @@ class Shares:
     """Of the cache: the bytes that are in none of the caches below it."""
     missing: Missing | None = None
     """What it lacks; None when it was measured to the end."""
+    unproven: Rest = Rest()
+    """Directories with somebody's name that anybody may have given them: they count for nobody."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -101,6 +116,7 @@ class Shares:
             "damaged": [one._asdict() for one in self.damaged],
             "rest": self.rest,
             "missing": None if self.missing is None else vars(self.missing),
+            "unproven": vars(self.unproven),
         }
 
     @classmethod
@@ -115,6 +131,7 @@ class Shares:
                 "damaged": tuple(Unavailable(**one) for one in value["damaged"]),
                 "rest": value["rest"],
                 "missing": None if value["missing"] is None else Missing.from_json(value["missing"]),
+                "unproven": records.typed(Rest, value["unproven"]),
             },
         )
 
@@ -164,6 +181,8 @@ class Totals:
     """The bytes of each kind, None where nothing of it is known."""
     missing: Missing = Missing()
     """Whose figures alone are not complete."""
+    unproven: Rest = Rest()
+    """What is in reflow under somebody's name and counts for nobody."""
 
     @property
     def complete(self) -> bool:
@@ -196,6 +215,7 @@ def totals(locations: Iterable[Location]) -> Totals:
         teams_complete=RUNS not in failed and not runs.damaged,
         tracked=_tracked(known),
         missing=_missing([reflow, runs], users),
+        unproven=reflow.unproven,
     )
 
 

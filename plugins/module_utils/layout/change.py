@@ -27,7 +27,12 @@ from . import record as layout_record
 from .access import check_users
 from .directories import Wanted
 from .found import MountRule, Place, check_same_filesystem, find_all
-from .rules import NAMES, Layout, check_prefix, check_protected, moved
+from .rules import BY_NAME, NAMES, Layout, check_prefix, check_protected, moved
+
+_OF_OTHERS = {
+    "runs": "each may have a run count for any user",
+    "reflow": "a directory there counts for its own owner, or for nobody, and not for whom it is named after",
+}
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ class _LayingOut:
             now = None if directory.present is None else directory.present.described
             differences.note(f"directory {directory.path}", directory.wanted.described, now)
         check_users(users, places, wanted, [one.path for one in changing if one.present is not None])
+        self._warn_of_names(places, wanted)
         record = layout_record.make(
             self.layout,
             places,
@@ -170,6 +176,28 @@ class _LayingOut:
             owner = claims.owner_of(place.real, table)
             if owner:
                 raise Refusal(name, f"{place.path} is, or is inside, {owner}", "choose a directory apart from it")
+
+    def _warn_of_names(self, places: Mapping[str, Place], wanted: Wanted) -> None:
+        """Warn where others than root say whose space something is, and quotas go by it."""
+        try:
+            quotas = (records.read(self.host.daemon_json) or {}).get("quotas") or {}
+        except records.RecordError as error:
+            self.warnings.append(str(error))
+            return
+        if not (quotas.get("users") or quotas.get("default_user")):
+            return
+        for name in BY_NAME:
+            path = places[name].real
+            present = layout_directories.ownership(path)
+            its = layout_directories.wanted_of(name, wanted, present)
+            if present is not None and name in self.layout.overridden:
+                its = present
+            if its.others_write:
+                rule = f"{path} may be written to by others than its owner ({its.described})"
+                self.warnings.append(f"{name}: {rule}; {_OF_OTHERS[name]}, and users have quotas")
+            elif its.uid != 0:
+                rule = f"{path} is {its.owner}'s, who may have what is in it count for any user"
+                self.warnings.append(f"{name}: {rule}, and users have quotas")
 
     def _expect(self, name: str, rule: str) -> None:
         """Refuse what must be there before; in check mode an earlier task may have been going to make it."""

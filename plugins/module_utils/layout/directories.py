@@ -9,14 +9,14 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import own_files
 from ..accounts import group_name, owner_name
 from ..errors import Refusal, StowageError
 from ..syscalls import DIRECTORY
 from .found import Place, opened
-from .rules import OF_ROOT, Layout
+from .rules import BY_NAME, OF_ROOT, Layout
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class Ownership:
             status.st_uid,
             status.st_gid,
         )
+
+    @property
+    def others_write(self) -> bool:
+        """Whether others than its owner may write to it; the group's permission stands for an access list too."""
+        return bool(self.mode & (stat.S_IWGRP | stat.S_IWOTH))
 
     @property
     def described(self) -> str:
@@ -78,8 +83,15 @@ _ROOTS = Ownership("root", "root", 0o755, 0, 0)
 
 
 def wanted_of(name: str, wanted: Wanted, present: Ownership | None) -> Ownership:
-    """Return whose the location *name* is to be: what others work in is asked for, what is above that is root's."""
-    return _ROOTS if name in OF_ROOT else wanted.onto(present)
+    """Return whose the location *name* is to be: what others work in is asked for, what is above that is root's.
+
+    Where names say whose something is, those who may write can make directories, and rename none but their own.
+    """
+    if name in OF_ROOT:
+        return _ROOTS
+    its = wanted.onto(present)
+    sticky = name in BY_NAME and wanted.mode is not None and its.others_write
+    return replace(its, mode=its.mode | stat.S_ISVTX) if sticky else its
 
 
 def ownership(path: str) -> Ownership | None:

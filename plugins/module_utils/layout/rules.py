@@ -46,6 +46,8 @@ FRAMEWORK_CACHES = ("hf_hub_cache", "hf_datasets_cache", "modelscope_cache")
 """What the frameworks in the containers of runs are pointed at."""
 OF_ROOT = ("runs", "cache")
 """What holds directories of others and nothing of its own: who could write to it could put another in their place."""
+BY_NAME = ("runs", "reflow")
+"""What has a directory for each user, which counts for whom it is named after."""
 _CACHES = frozenset(purpose.name for purpose in PURPOSES if purpose.in_cache)
 _PREFIX = re.compile(r"[A-Z][A-Z0-9_]*_")
 
