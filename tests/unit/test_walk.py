@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import errno
 import os
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stowage_core import syscalls
 from stowage_core.trees import walk as walk_file
 from stowage_core.trees.emptying import empty
-from stowage_core.trees.walk import Problem, Walk
+from stowage_core.trees.walk import Problem, Waiting, Walk
 
 
 @contextmanager
@@ -209,6 +212,34 @@ def test_what_cannot_be_opened_is_reported(
         assert sum(1 for _directory in Walk(fd, problems.append)) == 3
     what = "another filesystem is mounted there" if number == errno.EXDEV else os.strerror(number)
     assert problems == [Problem("a/b", what, missing)]
+
+
+NAMED = st.binary(min_size=1, max_size=255).filter(lambda name: b"/" not in name).map(os.fsdecode)
+
+
+@given(st.lists(st.tuples(NAMED, st.integers(min_value=0, max_value=2**64 - 1)) | st.none(), max_size=20))
+def test_what_waits_comes_back_the_last_first(steps: list[tuple[str, int] | None]) -> None:
+    waiting, wanted = Waiting(), list[tuple[str, int]]()
+    for step in steps:
+        if step is not None:
+            waiting.add(*step)
+            wanted.append(step)
+        elif wanted:
+            assert waiting.pop() == wanted.pop()
+        assert len(waiting) == len(wanted)
+    assert [waiting.pop() for _one in wanted] == wanted[::-1]
+
+
+def test_many_that_wait_take_little() -> None:
+    """Whoever makes a run may make as many directories in it as he likes."""
+    tracemalloc.start()
+    try:
+        waiting = Waiting()
+        for number in range(300_000):
+            waiting.add(f"directory-{number}", number)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000, "tuples take 50 MB"
+    finally:
+        tracemalloc.stop()
 
 
 def test_large_directories_are_read_in_the_order_of_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
