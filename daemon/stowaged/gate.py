@@ -58,7 +58,7 @@ class Gate:
             self._holds if watermark_pct == self._watermark_pct else (),
         )
         self._watermark_pct, self._holds = watermark_pct, holds
-        self._publish(holds, elsewhere(locations, settings.allowed), settings)
+        self._publish(holds, elsewhere(locations, settings.allowed, self._shown("accounts")), settings)
 
     def judge_unknown(self, why: str, declared: Sequence[Hold], settings: Settings) -> None:
         """Judge while it is not known what is declared: the sections then tell nothing of this host."""

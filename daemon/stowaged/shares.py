@@ -15,7 +15,7 @@ from typing import Protocol
 
 from stowage_core import records
 from stowage_core.accounting import totals
-from stowage_core.accounting.totals import Missing, Rest, Shares, Team, Unavailable, User
+from stowage_core.accounting.totals import MOST_USERS, Missing, Rest, Shares, Team, Unavailable, User, keep_largest
 from stowage_core.errors import printable
 from stowage_core.places import Places
 from stowage_core.runs import stamps
@@ -64,6 +64,11 @@ def nothing_hidden(usage: Usage) -> Usage:
     return replace(usage, complete=not usage.problems)
 
 
+def _bounded(users: dict[str, User], beyond: Rest) -> Rest:
+    """Keep *users* from growing while a location is walked; it is not worth the while for each single one."""
+    return keep_largest(users, beyond) if len(users) >= 2 * MOST_USERS else beyond
+
+
 class _Lacking:
     """Notes whose figures are not complete, while a location is walked."""
 
@@ -80,7 +85,9 @@ class _Lacking:
         self._unseen = not nothing_hidden(usage).complete
 
     def add(self, user: str, teams: Iterable[str], usage: Usage) -> None:
-        if not nothing_hidden(usage).complete:
+        if len(self._users) >= MOST_USERS and user not in self._users:
+            self._unseen = self._unseen or not nothing_hidden(usage).complete
+        elif not nothing_hidden(usage).complete:
             why = "; ".join(usage.problems[:_MOST_REASONS])
             self._users.setdefault(user, why)
             for team in teams:
@@ -102,6 +109,7 @@ class RunsSharing:
         self._target = target
         self._send = send
         self._users: dict[str, User] = {}
+        self._beyond = Rest()
         self._teams: dict[str, Team] = {}
         self._lacking = _Lacking()
         self._damaged: list[Unavailable] = []
@@ -150,6 +158,7 @@ class RunsSharing:
         """Take on what is in no run of a user; runs of any team that he works for may be what is missing there."""
         self._add(user, 0, usage)
         self._lacking.add(user, {one.team for one in self._stamps.values()}, usage)
+        self._beyond = _bounded(self._users, self._beyond)
 
     def _add(self, user: str, runs: int, usage: Usage) -> None:
         before = self._users[user]
@@ -158,12 +167,15 @@ class RunsSharing:
         )
 
     def shares(self, complete: bool) -> Shares:
-        missing = self._lacking.missing(complete)
+        self._beyond = keep_largest(self._users, self._beyond)
+        found = Shares(
+            self._users, self._teams, time.time(), missing=self._lacking.missing(complete), beyond=self._beyond
+        )
         if not self._damaged:
-            return Shares(self._users, self._teams, time.time(), missing=missing)
+            return found
         # Runs whose stamps cannot be read have not lost their team: the teams stay what they were.
         before = last_shares(last_measured(self._places, self._target, self._send)) or Shares()
-        return Shares(self._users, before.teams, before.teams_measured, self._damaged, missing=missing)
+        return replace(found, teams=before.teams, teams_measured=before.teams_measured, damaged=self._damaged)
 
 
 class _Named:
@@ -212,6 +224,7 @@ class ReflowSharing:
     def __init__(self) -> None:
         self._named = _Named()
         self._users: dict[str, User] = {}
+        self._beyond = Rest()
         self._unproven = Rest()
         self._lacking = _Lacking()
 
@@ -230,12 +243,15 @@ class ReflowSharing:
         size, allocated = before.reflow_bytes + usage.bytes, before.allocated + usage.allocated
         self._users[user] = User(reflow_bytes=size, allocated=allocated)
         self._lacking.add(user, [], usage)
+        self._beyond = _bounded(self._users, self._beyond)
 
     def _add_unproven(self, name: str, usage: Usage) -> None:
         self._unproven = self._unproven.add(name, usage.bytes)
 
     def shares(self, complete: bool) -> Shares:
-        return Shares(self._users, missing=self._lacking.missing(complete), unproven=self._unproven)
+        self._beyond = keep_largest(self._users, self._beyond)
+        missing = self._lacking.missing(complete)
+        return Shares(self._users, missing=missing, unproven=self._unproven, beyond=self._beyond)
 
 
 class CacheSharing:

@@ -10,7 +10,7 @@ from typing import Any
 
 from stowage_core import records
 from stowage_core.accounting.exceeded import exceeded_text
-from stowage_core.accounting.totals import KINDS, UNMEASURED
+from stowage_core.accounting.totals import KINDS, UNLISTED, UNMEASURED
 from stowage_core.errors import printable
 from stowage_core.gate.recorded import as_of
 from stowage_core.network_mounts.records import BOUND
@@ -368,6 +368,10 @@ def _accounts(state: State, width: int | None, now: float) -> list[str]:
                 since = lasting(max(0.0, now - one["exceeded_since"]))
                 lines += wrapped(f"! {exceeded_text(kind, name, one)}, for {since}", width)
     lines += _missing(section["unavailable"], width) + _lacking(section, width)
+    beyond = section["beyond"]
+    if beyond["count"]:
+        what = f"{beyond['count']} users with {decimal(beyond['bytes'])}"
+        lines += wrapped(f"! Not complete, {what} are only added up: {UNLISTED}", width)
     unproven = section["unproven"]
     if unproven["count"]:
         rule = "count for nobody: others than its owner may write there, and their names prove nothing"

@@ -301,7 +301,9 @@ def test_nobody_is_billed_for_what_others_have_named(site: Site) -> None:
     site.daemon.start()
     found = site.measured()
     assert {name: one["reflow_bytes"] for name, one in found["users"].items()} == {"nobody": 1 << 40}
-    assert found["unproven"] == {"count": 1, "bytes": 10, "first": "ann"} and found["unmatched"]["users"] == ["bob"]
+    assert found["unproven"] == {"count": 1, "bytes": 10, "most": 10, "first": "ann"} and found["unmatched"][
+        "users"
+    ] == ["bob"]
     shown = " ".join(site.daemon.command("status").stdout.split())
     assert "! In reflow 10 B in directories, 1 of them, count for nobody" in shown
     # Who cannot rename it cannot have it count for another one either.

@@ -16,6 +16,7 @@ from stowage_core.accounting.exceeded import EXCEEDED, KEPT, accounts, changes
 from stowage_core.accounting.quotas import Quotas
 from stowage_core.accounting.totals import (
     KINDS,
+    UNLISTED,
     UNMEASURED,
     UNSEEN,
     Location,
@@ -26,6 +27,7 @@ from stowage_core.accounting.totals import (
     Totals,
     Unavailable,
     User,
+    keep_largest,
     totals,
 )
 from stowage_core.layout.rules import NAMES
@@ -124,7 +126,8 @@ shares_of_runs = st.builds(
 shares_of_reflow = st.builds(
     Shares,
     st.dictionaries(names, st.builds(User, reflow_bytes=counts)),
-    unproven=st.builds(Rest, counts, counts, names),
+    unproven=st.builds(Rest, counts, counts, counts, names),
+    beyond=st.builds(Rest, counts, counts, counts, names),
 )
 some = st.lists(st.sampled_from([name for name in NAMES if name not in ("runs", "reflow", "cache")]), unique=True)
 
@@ -298,6 +301,29 @@ def test_who_was_not_come_across_keeps_what_he_had() -> None:
     assert now["users"]["ann"]["exceeded_since"] == now["users"]["bob"]["exceeded_since"] == 1.0
     assert now["teams"]["vision"]["exceeded_since"] == 1.0 and now["teams"]["vision"]["bytes"] == 70
     assert now["users"]["ann"]["missing"] == UNSEEN
+
+
+def test_only_the_largest_are_told_from_each_other() -> None:
+    users = {name: User(reflow_bytes=size) for name, size in (("ann", 5), ("bob", 50), ("cid", 6), ("dan", 50))}
+    rest = keep_largest(users, Rest(), 3)
+    assert set(users) == {"bob", "cid", "dan"} and rest == Rest(1, 5, 5, "ann")
+    assert keep_largest(users, rest, 2) == Rest(2, 11, 6, "ann") and set(users) == {"bob", "dan"}
+    assert keep_largest(users, rest, 2) == rest
+
+
+def test_who_is_only_added_up_evades_no_quota() -> None:
+    beyond = Shares({"ann": User(reflow_bytes=900)}, beyond=Rest(7, 3000, 800, "x"))
+    reflow = location("reflow", 5000, shares=beyond)
+    limits = Quotas({"eve": 700, "zoe": 800, "ann": 500, "free": 0}, default_user=1000)
+    found = accounts(totals([RUNS, reflow]), limits, {}, 1.0)
+    # Of them nobody has more than 800, so that of those with less eve alone may be over.
+    assert (found["beyond"]["users"], found["beyond"]["others"], found["complete"]) == (["eve"], False, False)
+    assert found["users"]["ann"]["exceeded_since"]
+    in_runs = [name for name in RUNS.shares.users if name != "ann"]  # type: ignore[union-attr]
+    assert all(found["users"][name]["missing"] == UNLISTED for name in in_runs)
+    tight = accounts(totals([RUNS, reflow]), Quotas(default_user=799), {}, 1.0)
+    assert tight["beyond"]["others"] is True
+    assert accounts(totals([RUNS, REFLOW]), Quotas(default_user=1), {}, 1.0)["beyond"]["others"] is False
 
 
 def test_quotas_of_whom_nothing_is_known_are_told() -> None:

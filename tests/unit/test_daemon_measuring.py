@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 import stat
 import subprocess
@@ -18,6 +19,7 @@ import bucket_files
 import pytest
 
 from stowage_core import mounts, records
+from stowage_core.accounting import totals
 from stowage_core.data_location.locations import DataLocation
 from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
@@ -382,6 +384,19 @@ def test_what_anybody_may_have_named_counts_for_nobody(disk: Disk) -> None:
     assert found["users"] == {} and found["missing"] is None
     assert (found["unproven"]["count"], found["unproven"]["bytes"]) == (2, 30)
     assert disk.record("reflow")["bytes"] == 36
+
+
+def test_users_are_as_many_as_the_daemon_can_look_at(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "MOST_USERS", 3)
+    monkeypatch.setattr(sharing, "keep_largest", functools.partial(totals.keep_largest, most=3))
+    for number in range(1, 11):
+        disk.put(f"reflow/user{number}/file", number)
+        disk.put(f"runs/user{number}/file", number)
+    for name in ("reflow", "runs"):
+        found = shares(disk, disk.location(name, name))
+        assert set(found["users"]) == {"user8", "user9", "user10"}
+        assert (found["beyond"]["count"], found["beyond"]["bytes"], found["beyond"]["most"]) == (7, 28, 7)
+        assert disk.record(name)["bytes"] == 55
 
 
 def test_one_walk_goes_through_everything_below_the_root(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:

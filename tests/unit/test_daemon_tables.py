@@ -291,6 +291,7 @@ def accounts(**changes: Any) -> dict[str, Any]:
         "teams": {"vision": {"bytes": 10**9, "runs": 2, "quota": None, "exceeded_since": None, "missing": ""}},
         "unmatched": {"users": [], "teams": []},
         "unproven": {"count": 0, "bytes": 0, "first": ""},
+        "beyond": {"count": 0, "bytes": 0},
         "tracked": {"runs": 40 * 10**9, "reflow": 10**9, "caches": None, "other": 0},
         "tracked_bytes": 41 * 10**9,
         **changes,
@@ -336,6 +337,7 @@ def test_whose_figures_are_not_complete_and_quotas_of_nobody() -> None:
         users=users,
         unmatched={"users": ["anne"], "teams": ["visoin"]},
         unproven={"count": 2, "bytes": 10_000, "first": "x\ny"},
+        beyond={"count": 7, "bytes": 3000},
     )
     lines = status.render(state(accounts=section), None, 1000.0)
     said = [line for line in lines if "is not complete" in line]
@@ -347,6 +349,9 @@ def test_whose_figures_are_not_complete_and_quotas_of_nobody() -> None:
     assert "Quotas of those who have nothing: user anne, team visoin" in lines
     (unproven,) = [line for line in lines if "count for nobody" in line]
     assert unproven.startswith("! In reflow 10.0 kB in directories, 2 of them, count for nobody")
+    assert any(
+        line.startswith("! Not complete, 7 users with 3.0 kB are only added up: only the 10000") for line in lines
+    )
     assert unproven.endswith("the first: x\\ny")
 
 

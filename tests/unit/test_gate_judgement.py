@@ -211,6 +211,17 @@ def test_who_is_measured_by_another_host_does_not_pass_by_silence(
     assert all(hold.reason == QUOTA and hold.concerns(user, team) and not hold.holds_all for hold in holds)
 
 
+def test_who_is_only_added_up_is_held_where_he_may_be_over_quota() -> None:
+    beyond = {"users": ["eve"], "others": True}
+    (hold,) = judge([], [], {"users": {}, "teams": {}, "beyond": beyond}, [], 90)
+    assert hold.user == "eve" and hold.text.startswith("what user eve uses is not known: only the 10000 largest users")
+    quotas = Quotas(users={"eve": 5, "free": 0}, default_user=1)
+    found = Elsewhere.from_json(elsewhere([], quotas, {"beyond": beyond}).to_json())
+    assert [one.user for one in found.holds("new", "")] == ["new"]
+    assert found.holds("free", "") == found.holds("eve", "") == found.holds("", "vision") == []
+    assert elsewhere([], quotas, {"beyond": {"users": [], "others": False}}).holds("new", "") == []
+
+
 def test_what_somebody_holds_is_held_without_a_watermark() -> None:
     by_hand = Hold(HELD, "the rack is being moved")
     assert judge([filesystem("/a", 95, 5)], [], {}, [by_hand], 0) == [by_hand]

@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple
 from ..errors import printable
 from ..sizes import decimal
 from .quotas import Quotas
-from .totals import Totals
+from .totals import UNLISTED, Totals
 
 Accounts = dict[str, Any]
 """What the daemon shows and records; see docs/accounting.md."""
@@ -62,9 +62,20 @@ def accounts(found: Totals, quotas: Quotas, before: Mapping[str, Any], now: floa
             "teams": sorted(name for name, size in quotas.teams.items() if size and name not in teams),
         },
         "unproven": vars(found.unproven),
+        "beyond": {**vars(found.beyond), **_unknown_by(found, quotas)},
         "tracked": dict(found.tracked),
         "tracked_bytes": found.tracked_bytes,
     }
+
+
+def _unknown_by(found: Totals, quotas: Quotas) -> dict[str, Any]:
+    """Return whose quota may be exceeded by one of those who are only added up: of whom nothing is known else.
+
+    All have less than everybody who is told from them. So when the largest of them is within a quota they all are.
+    """
+    most = found.beyond.most
+    users = [name for name, size in quotas.users.items() if 0 < size < most and name not in found.users]
+    return {"users": sorted(users), "others": 0 < quotas.default_user < most}
 
 
 class _Missing(NamedTuple):
@@ -118,6 +129,11 @@ def exceeded_text(kind: str, name: str, entry: Mapping[str, Any]) -> str:
     if used == quota:
         used, quota = f"{entry['bytes']} B", f"{entry['quota']} B"
     return f"{kind} {printable(name)} uses {used} of {quota}"
+
+
+def unlisted_text(name: str) -> str:
+    """Return why it is not known whether a user's quota is kept."""
+    return f"what user {printable(name)} uses is not known: {UNLISTED}"
 
 
 def _kept_text(kind: str, name: str, entry: Mapping[str, Any] | None) -> str:

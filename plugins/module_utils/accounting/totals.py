@@ -8,8 +8,9 @@ Of a location that could not be measured the last complete figures count, and th
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from .. import records
@@ -26,6 +27,9 @@ _SHARED = (RUNS, REFLOW, CACHE)
 """Of what more than the size has to be known."""
 UNMEASURED = "has not been measured yet"
 UNSEEN = "not all directories of users could be listed"
+MOST_USERS = 10_000
+"""How many users of a location are told from each other: the daemon looks at all of them in its one loop."""
+UNLISTED = f"only the {MOST_USERS} largest users of a location are told from each other"
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,26 @@ class Rest:
 
     count: int = 0
     bytes: int = 0
+    most: int = 0
+    """The bytes of the largest."""
     first: str = ""
     """The name of the one that was come across first."""
 
     def add(self, name: str, size: int) -> Rest:
-        return Rest(self.count + 1, self.bytes + size, self.first or name)
+        return Rest(self.count + 1, self.bytes + size, max(self.most, size), self.first or name)
+
+    def and_those(self, other: Rest) -> Rest:
+        """Return both; somebody may be the largest in each."""
+        return Rest(
+            self.count + other.count, self.bytes + other.bytes, self.most + other.most, self.first or other.first
+        )
+
+
+def keep_largest(users: dict[str, User], rest: Rest, most: int = MOST_USERS) -> Rest:
+    """Take all but the *most* largest out of *users*, and return them with those that were taken out before."""
+    for name in heapq.nsmallest(max(0, len(users) - most), users, key=lambda name: (users[name].bytes, name)):
+        rest = rest.add(name, users.pop(name).bytes)
+    return rest
 
 
 @dataclass(frozen=True)
@@ -107,6 +126,8 @@ class Shares:
     """What it lacks; None when it was measured to the end."""
     unproven: Rest = Rest()
     """Directories with somebody's name that anybody may have given them: they count for nobody."""
+    beyond: Rest = Rest()
+    """Users beyond the largest, who are not among *users*."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -117,6 +138,7 @@ class Shares:
             "rest": self.rest,
             "missing": None if self.missing is None else vars(self.missing),
             "unproven": vars(self.unproven),
+            "beyond": vars(self.beyond),
         }
 
     @classmethod
@@ -132,6 +154,7 @@ class Shares:
                 "rest": value["rest"],
                 "missing": None if value["missing"] is None else Missing.from_json(value["missing"]),
                 "unproven": records.typed(Rest, value["unproven"]),
+                "beyond": records.typed(Rest, value["beyond"]),
             },
         )
 
@@ -183,10 +206,12 @@ class Totals:
     """Whose figures alone are not complete."""
     unproven: Rest = Rest()
     """What is in reflow under somebody's name and counts for nobody."""
+    beyond: Rest = Rest()
+    """The users of runs and of reflow who are not told from each other there."""
 
     @property
     def complete(self) -> bool:
-        return not self.unavailable
+        return not self.unavailable and not self.beyond.count
 
     @property
     def tracked_bytes(self) -> int | None:
@@ -216,6 +241,7 @@ def totals(locations: Iterable[Location]) -> Totals:
         tracked=_tracked(known),
         missing=_missing([reflow, runs], users),
         unproven=reflow.unproven,
+        beyond=runs.beyond.and_those(reflow.beyond),
     )
 
 
@@ -223,6 +249,9 @@ def _missing(shares: Iterable[Shares], users: Iterable[str]) -> Missing:
     """Return whose figures lack something in one location or the other."""
     found = Missing({}, {})
     for one in shares:
+        if one.beyond.count:
+            unlisted = {name: UNLISTED for name in users if name not in one.users}
+            found = replace(found, users={**found.users, **unlisted})
         if one.missing is not None:
             unseen = {name: UNSEEN for name in users if name not in one.users} if one.missing.unseen else {}
             found = Missing(

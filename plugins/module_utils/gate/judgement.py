@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import records
-from ..accounting.exceeded import exceeded_text
+from ..accounting.exceeded import exceeded_text, unlisted_text
 from ..accounting.quotas import Quotas
 from ..accounting.totals import REFLOW, RUNS
 from ..errors import printable
@@ -159,7 +159,8 @@ def _over_quota(accounts: Mapping[str, Any]) -> list[Hold]:
         for name, one in sorted(accounts.get(f"{kind}s", {}).items()):
             if one["exceeded_since"] is not None:
                 found.append(Hold(QUOTA, exceeded_text(kind, name, one), **{kind: name}))
-    return found
+    unknown = accounts.get("beyond", {}).get("users", ())
+    return found + [Hold(QUOTA, unlisted_text(name), user=name) for name in unknown]
 
 
 # -- What cannot be judged on this host
@@ -175,7 +176,9 @@ class Elsewhere:
     """The path of such a location that counts for users, empty when there is none."""
     team: str = ""
     quotas: Quotas = field(default_factory=Quotas)
-    """Those that are declared on this host, and can never act here."""
+    """Those that are declared on this host."""
+    unlisted: bool = False
+    """Whether there are more users than are told from each other, of whom some may have more than everybody may."""
 
     def unknown(self, user: str, team: str) -> list[Hold]:
         """Return what is not known of a job of *user*, which is *team*'s, each as the hold that it would be."""
@@ -192,7 +195,10 @@ class Elsewhere:
     def holds(self, user: str, team: str) -> list[Hold]:
         """Return what of it holds that job: a quota that is declared is not kept because nobody looks."""
         limited = {"user": self.quotas.of_user(user), "team": self.quotas.of_team(team)}
-        return [hold for hold in self.unknown(user, team) if limited["user" if hold.user else "team"]]
+        found = [hold for hold in self.unknown(user, team) if limited["user" if hold.user else "team"]]
+        if self.unlisted and user and user not in self.quotas.users:
+            found.append(Hold(QUOTA, unlisted_text(user), user=user))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -202,12 +208,16 @@ class Elsewhere:
         return records.typed(cls, {**value, "quotas": records.typed(Quotas, value["quotas"])})
 
 
-def elsewhere(locations: Iterable[Mapping[str, Any]], quotas: Quotas) -> Elsewhere:
-    """Return what of users and teams this host does not measure.
+def elsewhere(
+    locations: Iterable[Mapping[str, Any]], quotas: Quotas, accounts: Mapping[str, Any] | None = None
+) -> Elsewhere:
+    """Return what of users and teams this host does not measure, or not tell from each other.
 
     :param locations: as for :func:`judge`
+    :param accounts: likewise
     """
     found = {one["location"]: one["path"] for one in locations if one["elsewhere"]}
     runs = found.get(RUNS, "")
     user = runs or found.get(REFLOW, "")
-    return Elsewhere(user, runs, quotas) if user else Elsewhere()
+    unlisted = (accounts or {}).get("beyond", {}).get("others", False)
+    return Elsewhere(user, runs, quotas, unlisted) if user or unlisted else Elsewhere()
