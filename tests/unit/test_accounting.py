@@ -321,6 +321,8 @@ def test_who_is_only_added_up_evades_no_quota() -> None:
     assert found["users"]["ann"]["exceeded_since"]
     in_runs = [name for name in RUNS.shares.users if name != "ann"]  # type: ignore[union-attr]
     assert all(found["users"][name]["missing"] == UNLISTED for name in in_runs)
+    empty = location("reflow", 5000, shares=Shares(beyond=Rest(7, 0, 0, "x")))
+    assert not any(one["missing"] for one in accounts(totals([RUNS, empty]), limits, {}, 1.0)["users"].values())
     tight = accounts(totals([RUNS, reflow]), Quotas(default_user=799), {}, 1.0)
     assert tight["beyond"]["others"] is True
     assert accounts(totals([RUNS, REFLOW]), Quotas(default_user=1), {}, 1.0)["beyond"]["others"] is False

@@ -249,7 +249,7 @@ def _missing(shares: Iterable[Shares], users: Iterable[str]) -> Missing:
     """Return whose figures lack something in one location or the other."""
     found = Missing({}, {})
     for one in shares:
-        if one.beyond.count:
+        if one.beyond.most:
             unlisted = {name: UNLISTED for name in users if name not in one.users}
             found = replace(found, users={**found.users, **unlisted})
         if one.missing is not None:
