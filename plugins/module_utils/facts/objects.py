@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from .. import claims, events, records
@@ -27,6 +28,8 @@ from ..network_mounts.records import ExportRecord, MountRecord
 from ..owner import Registry
 from ..places import Places
 from ..relocation import recorded as relocations
+from ..relocation.recorded import Relocation
+from ..relocation.stages import standing
 from ..runs import pins
 from ..runs.pins import Pin
 from ..services import daemon_cycle
@@ -248,11 +251,15 @@ class Objects:
                 "to": printable(one.to),
                 "stage": one.stage,
                 "doing": one.doing,
+                "standing": self._try(partial(self._standing, one), None),
                 "since": one.since,
                 "overrides": dict(one.after),
             }
             for one in moves
         ]
+
+    def _standing(self, one: Relocation) -> str:
+        return standing(one.stage, one.doing, one.at_old_path.found(self._mounts))
 
     def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
         """Return whether something is mounted where the location says there must be; None where it does not say."""
