@@ -207,7 +207,10 @@ def follow(path: str, mounts: Sequence[Mount], touch: Callable[[Mount], bool] = 
 
     :param touch: given a mount before anything on it is looked at
     """
-    over = {(mount.parent, mount.point): mount for mount in mounts if mount.parent != mount.id}
+    over: dict[int, dict[str, Mount]] = {}
+    for one in mounts:
+        if one.parent != one.id:
+            over.setdefault(one.parent, {})[one.point] = one
     way = [("/", of_path("/", mounts), True)]
     parts = deque(path.split("/"))
     links = 0
@@ -221,7 +224,7 @@ def follow(path: str, mounts: Sequence[Mount], touch: Callable[[Mount], bool] = 
         here, mount, may = way[-1]
         there = os.path.join(here, part)
         # A directory that something is mounted below is none of the links, and a local one stays in memory.
-        is_known = any(one.parent == mount.id and is_within(one.point, there) for one in mounts)
+        is_known = any(is_within(point, there) for point in over.get(mount.id, ()))
         if not is_known or is_shared(mount.fstype):
             may = may and touch(mount)
         target = None if is_known or not may or links == _MOST_LINKS else _target(there)
@@ -231,8 +234,8 @@ def follow(path: str, mounts: Sequence[Mount], touch: Callable[[Mount], bool] = 
             if target.startswith("/"):
                 del way[1:]
             continue
-        while (mount.id, there) in over:
-            mount = over[mount.id, there]
+        while there in over.get(mount.id, ()):
+            mount = over[mount.id][there]
         way.append((there, mount, may))
     real, mount, _may = way[-1]
     return real, mount
