@@ -377,10 +377,11 @@ ansible_facts:
               sample: STOWAGE_
             locations:
               description:
-                - The locations by name, each with C(path), C(override), C(mount) (the mount point it is on), C(mounted)
-                  (whether the mount that it requires is there, null when it requires none), what the daemon last found
-                  (C(available), and C(reason) why it is not, or why it could not be measured to the end), and its last
-                  complete measurement (C(bytes), C(files), C(complete), C(measured)). What is not known yet is null.
+                - The locations by name, each with C(path), C(override), C(mount) (the mount point it is on, over
+                  symbolic links as far as a shared filesystem), C(mounted) (whether the mount that it requires is
+                  there, null when it requires none), what the daemon last found (C(available), and C(reason) why it
+                  is not, or why it could not be measured to the end), and its last complete measurement (C(bytes),
+                  C(files), C(complete), C(measured)). What is not known yet is null.
               type: dict
               sample:
                 runs:

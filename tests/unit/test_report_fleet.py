@@ -73,6 +73,14 @@ def test_the_fullest_filesystem_is_one_that_something_is_on() -> None:
     }
 
 
+def test_what_a_location_is_on_is_what_its_host_found_out() -> None:
+    disks = [filesystem("/", 30, 70), filesystem("/mnt/a", 20, 80)]
+    layout = {"locations": {"runs": {"path": "/data/runs", "mount": "/mnt/a"}}}  # over a link
+    found = of_host(filesystems=disks, layout=layout)
+    assert found["fullest"]["mount"] == "/mnt/a"
+    assert [one["holds"] for one in found["filesystems"]] == [[], ["runs"]]
+
+
 def test_nothing_is_known_of_a_host_that_told_nothing() -> None:
     asked = [Asked("gpu-02", None, "Connection timed out", reached=False)]
     found = fleet.fleet(asked, NOW)

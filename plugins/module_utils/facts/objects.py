@@ -22,7 +22,7 @@ from ..drives import recorded as drive_records
 from ..drives.recorded import Drive
 from ..errors import StowageError, one_line, printable
 from ..gate import recorded as gate
-from ..mounts import Mount, is_shared, of_path
+from ..mounts import Mount, follow, is_shared
 from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
 from ..owner import Registry
@@ -146,7 +146,7 @@ class Objects:
             "reserved_bytes": self._try(lambda: fills.reserved_bytes(self._places, location), None),
             "strangers": None,
         }
-        mount = of_path(location.path, self._mounts)
+        _real, mount = follow(location.path, self._mounts)
         if is_shared(mount.fstype):
             self.problems.append(f"data location {location.path}: a shared filesystem ({mount.fstype}) is there now")
             return report, None
@@ -234,7 +234,7 @@ class Objects:
         return {
             "path": declared.get("path"),
             "override": declared.get("override", False),
-            "mount": printable(of_path(str(declared.get("path")), self._mounts).point),
+            "mount": printable(follow(str(declared.get("path")), self._mounts)[1].point),
             "mounted": self._mounted(declared),
             **{field: known.get(field) for field in ("available", "reason", *_MEASURED)},
         }

@@ -148,9 +148,10 @@ def _files_used_pct(files: int | None, free: int | None) -> int | None:
 
 
 def _held(facts: Told) -> Iterable[tuple[str, str]]:
-    """Return what Stowage has on the host, in words, and where."""
+    """Return what Stowage has on the host, in words, and a path on the filesystem that it is on."""
     for name, one in mapping(mapping(facts.get("layout")).get("locations")).items():
-        yield text(name), text(mapping(one).get("path"))
+        # Its path may lead elsewhere over a link; what it is on was looked up on the host.
+        yield text(name), text(mapping(one).get("mount")) or text(mapping(one).get("path"))
     location = facts.get("data_location")
     if location:
         yield "data location", text(mapping(location).get("path"))
