@@ -257,7 +257,7 @@ def _usage(places: Places, target: Target, location: DataLocation | None) -> Usa
     """
     if (target.object == DATA_LOCATION or target.claim is not None) and not is_privileged():
         raise Refusal(target.path, "only root can see whose it is", "run it as root")
-    fd, _mount = probe.open_target(places, target, location, mounts.read())
+    fd, _mount, _table = probe.open_target(places, target, location, mounts.read())
     try:
         return measure.Scan().measure(fd)
     finally:

@@ -92,14 +92,14 @@ class Declared:
     """Why the network mounts are not known."""
     tiers: tuple[HostTier, ...] = ()
     root: Target | None = None
-    """The root of the layout, in which locations are: nobody asks after it, but what else is in it is measured."""
+    """The root of the layout, in which locations are: it is not shown, but what else is in it is measured."""
     volumes: tuple[Target, ...] = ()
     """Volumes are asked after, and not measured: they are others', and may be larger than anything here."""
 
     @property
     def asked(self) -> tuple[Target, ...]:
         """Everything that is asked after."""
-        return (*self.targets, *self.volumes)
+        return (*self.measured, *self.volumes)
 
     @property
     def measured(self) -> tuple[Target, ...]:

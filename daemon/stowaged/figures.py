@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
-from stowage_core import mounts
 from stowage_core.accounting.totals import Location
 from stowage_core.copies.present import Copy, CopyRecord
 from stowage_core.data_location.locations import DataLocation
@@ -105,14 +104,16 @@ class Figures:
         The copies have one of their own: making room waits for their sizes, and for nothing else that is measured.
         """
         groups: dict[tuple[str, str], list[Target]] = {}
-        self._elsewhere = set()
         for target in self._declared.measured:
-            mount = mounts.of_path(target.path, table)
-            if mounts.is_shared(mount.fstype) and not (target.shared or configuration.measure_shared):
+            place = self._answers.get(target.object, {}).get("place")
+            if place is None:
+                continue  # where it is was not found out this time
+            self._elsewhere.discard(target.object)
+            if place["shared"] and not (target.shared or configuration.measure_shared):
                 self._elsewhere.add(target.object)
                 continue
             kind = "copies" if target.object == DATA_LOCATION else "measure"
-            groups.setdefault((f"{kind}/{mount.device}", mount.device), []).append(target)
+            groups.setdefault((f"{kind}/{place['device']}", place["device"]), []).append(target)
         now = time.monotonic()
         for (key, device), targets in groups.items():
             busy = self._children.running(key)
@@ -289,8 +290,8 @@ class Figures:
         """Return each filesystem once, however many objects are on it."""
         found: dict[str, dict[str, Any]] = {}
         for name, answer in self._answers.items():
-            # Where volumes are is others' room, and no matter of this host's.
-            if "filesystem" in answer and not name.startswith(VOLUME):
+            # Where volumes are is others' room, and no matter of this host's; of the root it is what is in it.
+            if "filesystem" in answer and name != ROOT and not name.startswith(VOLUME):
                 one = found.setdefault(answer["filesystem"]["id"], {**answer["filesystem"], "objects": []})
                 one["objects"].append(name)
         return sorted(found.values(), key=lambda one: str(one["mountpoint"]))

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which filesystems do not answer, and asking all others.
 
-One child asks after all targets in turn. When it falls silent, the filesystem that it was asking is remembered as
-hung and left alone for five minutes, and longer while the child still waits for it; another child asks after the rest.
+One child asks after all targets in turn, and tells before it touches a filesystem on the way there: only at that place
+it is seen where a path leads over symbolic links. When it falls silent, the filesystem that it has told last is
+remembered as hung and left alone for five minutes, and longer while the child still waits for it; another child asks
+after the rest.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import Callable
 
-from stowage_core import mounts
 from stowage_core.data_location.locations import DataLocation
+from stowage_core.errors import StowageError
 from stowage_core.mounts import Mount
 from stowage_core.places import Places
 
@@ -54,16 +56,24 @@ class Hung:
         return False
 
 
-def device_of(target: Target, table: Sequence[Mount]) -> str:
-    """Return the filesystem that will hang when *target* is touched, told from its path alone."""
-    return mounts.of_path(target.path, table).device
+class _HangsError(StowageError):
+    """A path leads to, or over, what is left alone."""
+
+    def __init__(self, mount: Mount) -> None:
+        super().__init__(f"{mount.point}: does not answer")
+        self.place = probe.place_of(mount)
 
 
-def no_answer(target: Target) -> Message:
+def no_answer(target: Target, place: Message) -> Message:
+    """Return what is known of a target on, or behind, a filesystem that hangs.
+
+    :param place: that filesystem
+    """
     return {
         "object": target.object,
         "available": False,
         "hung": True,
+        "place": place,
         "reason": f"{target.path}: its filesystem does not answer; left alone for {LEFT_ALONE_S / 60:.0f} minutes",
     }
 
@@ -88,14 +98,7 @@ class Prober:
     ) -> None:
         """Ask after *targets* and call *done* with what was answered, by object, within bounded time."""
         self.busy = True
-        answers: dict[str, Message] = {}
-        waiting: list[Target] = []
-        for target in targets:
-            if device_of(target, table) in self._hung:
-                answers[target.object] = no_answer(target)
-            else:
-                waiting.append(target)
-        self._ask(waiting, location, table, answers, done)
+        self._ask(list(targets), location, table, {}, done)
 
     def _ask(
         self,
@@ -110,28 +113,48 @@ class Prober:
             done(answers)
             return
         key = f"probe/{next(self._serial)}"
+        at: dict[str, Message] = {}
 
         def body(send: Send) -> None:
             for target in waiting:
-                send(probe.ask(self._places, target, location, table))
+                send(self._answer(target, location, table, send))
 
         def take(message: Message) -> None:
-            answers[message["object"]] = message
+            told = at if "at" in message else answers
+            told[message["object"]] = message
 
         def end(ending: Ending) -> None:
             rest = [target for target in waiting if target.object not in answers]
             if not rest:
                 self._ask([], location, table, answers, done)
                 return
-            device = device_of(rest[0], table)
-            if ending.silent:
-                self._hung.note(device, key)
-                stuck = [target for target in rest if device_of(target, table) == device]
-                self._say(f"{rest[0].path}: no answer for {ANSWER_S:g} s; its filesystem is left alone")
-                answers.update((target.object, no_answer(target)) for target in stuck)
+            first = rest[0]
+            if ending.silent and first.object in at:
+                place = at[first.object]["at"]
+                self._hung.note(place["device"], key)
+                self._say(f"{first.path}: no answer for {ANSWER_S:g} s; its filesystem is left alone")
+                answers[first.object] = no_answer(first, place)
             else:
-                self._say(f"{rest[0].path}: {ending.error}")
-                answers[rest[0].object] = {"object": rest[0].object, "available": False, "reason": ending.error}
-            self._ask([target for target in rest if target.object not in answers], location, table, answers, done)
+                self._say(f"{first.path}: {ending.error}")
+                answers[first.object] = {"object": first.object, "available": False, "reason": ending.error}
+            self._ask(rest[1:], location, table, answers, done)
 
         self._children.start(key, body, take, end, ANSWER_S)
+
+    def _answer(self, target: Target, location: DataLocation | None, table: Sequence[Mount], send: Send) -> Message:
+        """Ask after a target, and tell what is touched; this runs in the child, and may never return."""
+        told = None
+
+        def touch(mount: Mount) -> bool:
+            nonlocal told
+            if mount.device in self._hung:
+                raise _HangsError(mount)
+            if mount.device != told:
+                told = mount.device
+                send({"object": target.object, "at": probe.place_of(mount)})
+            return True
+
+        try:
+            return probe.ask(self._places, target, location, table, touch)
+        except _HangsError as error:
+            return no_answer(target, error.place)

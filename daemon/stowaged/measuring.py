@@ -154,7 +154,7 @@ class Measuring:
 
         :raises StowageError: when it is not there, or is only the place where its disk is missing
         """
-        fd, _mount = probe.open_target(self.places, target, self.location, self.table, send)
+        fd, _mount, self.table = probe.open_target(self.places, target, self.location, self.table, send)
         try:
             return fd, mounts.identify(fd, self.table)
         except BaseException:

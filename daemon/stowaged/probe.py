@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Callable
 
 from stowage_core import mounts
 from stowage_core.data_location import locations as data_locations
@@ -42,8 +42,8 @@ class UnclaimedError(UnavailableError):
 
 def open_target(
     places: Places, target: Target, location: DataLocation | None, table: Sequence[Mount], send: Send = unsaid
-) -> tuple[int, Mount]:
-    """Return a descriptor of *target* and the mount that it lies on.
+) -> tuple[int, Mount, Sequence[Mount]]:
+    """Return a descriptor of *target*, the mount that it lies on, and the mounts: looking may have mounted one.
 
     An empty directory where a disk is missing must not become a zero.
 
@@ -59,7 +59,7 @@ def open_target(
         raise UnavailableError(str(error)) from error
     except FileNotFoundError as error:
         try:
-            available.check_mounted(target.path, os.path.realpath(target.path), table)
+            available.check_mounted(target.path, os.path.realpath(target.path), mounts.read())
         except Refusal as missing:
             raise UnavailableError(str(missing)) from missing
         if target.made_on_use:
@@ -70,9 +70,10 @@ def open_target(
     except OSError as error:
         raise UnavailableError(f"{target.path}: {error.strerror}; mount its disk or correct the declaration") from error
     try:
+        table = mounts.with_mount_of(fd, table)
         # Where it is declared to be outranks where it was.
         before = None if target.filesystem is not None else last_filesystem(places, target, send)
-        return fd, _checked(fd, target, table, before)
+        return fd, _checked(fd, target, table, before), table
     except BaseException:
         os.close(fd)
         raise
@@ -81,7 +82,7 @@ def open_target(
 def _checked(fd: int, target: Target, table: Sequence[Mount], before: FilesystemId | None) -> Mount:
     try:
         mount = available.check(target.path, fd, table, target.mount_point, target.filesystem)
-    except Refusal as error:
+    except StowageError as error:
         raise UnavailableError(str(error)) from error
     if target.must_be_shared and not mounts.is_shared(mount.fstype):
         raise UnavailableError(f"{target.path}: is not on a shared filesystem mounted here; mount it")
@@ -103,14 +104,39 @@ def _check_claim(fd: int, target: Target, claim: tuple[str, str]) -> None:
         raise UnclaimedError(f"{target.path}: {rule}; mount its disk, or roll the host out again")
 
 
-def ask(places: Places, target: Target, location: DataLocation | None, table: Sequence[Mount]) -> dict[str, Any]:
-    """Return what is known about *target* after touching it."""
+def place_of(mount: Mount) -> dict[str, Any]:
+    """Return what is to be known of the mount that a target is really on, wherever its path leads."""
+    return {"device": mount.device, "shared": mounts.is_shared(mount.fstype)}
+
+
+def ask(
+    places: Places,
+    target: Target,
+    location: DataLocation | None,
+    table: Sequence[Mount],
+    touch: Callable[[Mount], bool] = lambda _mount: True,
+) -> dict[str, Any]:
+    """Return what is known about *target* after touching it.
+
+    :param touch: given each mount on the way before it is touched
+    """
+    _real, mount = mounts.follow(target.path, table, touch)
+    touch(mount)
+    place = place_of(mount)
     try:
-        fd, mount = open_target(places, target, location, table)
+        fd, mount, table = open_target(places, target, location, table)
     except StowageError as error:
         made = not isinstance(error, UnmadeError)
         known = {"claimed": False} if isinstance(error, UnclaimedError) else {}
-        return {"object": target.object, "available": False, "made": made, "reason": str(error), **known}
+        return {
+            "object": target.object,
+            "available": False,
+            "made": made,
+            "reason": str(error),
+            "place": place,
+            **known,
+        }
+    place = place_of(mount)
     try:
         space = Space.of(fd)
         if target.claim is not None:
@@ -118,13 +144,14 @@ def ask(places: Places, target: Target, location: DataLocation | None, table: Se
                 next(entries, None)  # what cannot be listed is not there for its store either
     except OSError as error:
         reason = f"{target.path}: {error.strerror}; see what is wrong with its disk"
-        return {"object": target.object, "available": False, "reason": reason, "claimed": True}
+        return {"object": target.object, "available": False, "reason": reason, "place": place, "claimed": True}
     finally:
         os.close(fd)
     return {
         "object": target.object,
         "available": True,
         "reason": "",
+        "place": place,
         "filesystem": {**describe(mount, table), **asdict(space)},
     }
 

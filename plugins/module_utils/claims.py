@@ -21,9 +21,8 @@ from .differences import Differences
 from .drives import recorded as drive_records
 from .errors import Refusal, StowageError, printable
 from .mark_search import find_marks
-from .mounts import Located, Mount, is_shared, names_of, of_path
+from .mounts import Located, Mount, follow, is_shared, names_of, of_path, place_in_filesystem
 from .owner import Registry, entry_of, is_seen, read_mark
-from .paths import resolve
 from .places import Places
 from .syscalls import DIRECTORY, NO_DIRECTORY, filesystem_uuid, mount_id, open_beneath
 from .volumes import recorded as volumes
@@ -255,9 +254,12 @@ def around_drives(places: Places, entries: Mapping[str, Entry], unseen: Collecti
 
 
 def located(path: str, mounts: Sequence[Mount]) -> Located:
-    """Return where a path is that may lead over symbolic links."""
-    # A shared filesystem blocks whoever looks at it while its servers are away.
-    return Located.of(path if is_shared(of_path(path, mounts).fstype) else resolve(path), mounts)
+    """Return where a path is that may lead over symbolic links: on a shared filesystem, as it is written.
+
+    That blocks whoever looks at it while its servers are away.
+    """
+    real, mount = follow(path, mounts)
+    return Located(real, mount.device, place_in_filesystem(real, mount))
 
 
 def overlapping(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 from .errors import StowageError
 from .paths import is_within, relation
@@ -84,6 +85,8 @@ _PSEUDO_TYPES = frozenset(
     )
 )
 _OCTAL = re.compile(rb"\\([0-7]{3})")
+_MOST_LINKS = 40
+"""How many symbolic links the kernel follows on the way to one file."""
 
 
 def is_pseudo(fstype: str) -> bool:
@@ -178,7 +181,10 @@ def of_all_namespaces() -> Iterator[list[Mount]]:
 
 
 def of_path(path: str, mounts: Sequence[Mount]) -> Mount:
-    """Return the mount that an absolute, resolved *path* lies on, by its text: the path need not exist."""
+    """Return the mount that an absolute, resolved *path* lies on, by its text: the path need not exist.
+
+    Where a path leads that may lead over symbolic links, :func:`follow` tells.
+    """
     best: Mount | None = None
     for mount in mounts:
         if is_within(path, mount.point) and (best is None or len(mount.point) >= len(best.point)):
@@ -186,6 +192,61 @@ def of_path(path: str, mounts: Sequence[Mount]) -> Mount:
     if best is None:
         raise StowageError(f"{path}: no mount covers it; is this path absolute and /proc readable?")
     return best
+
+
+def answers_at_once(mount: Mount) -> bool:
+    """Return whether nothing but a disk of this host is waited for: no server, nor what mounts when it is looked at."""
+    return not is_shared(mount.fstype) and mount.fstype != "autofs"
+
+
+def follow(path: str, mounts: Sequence[Mount], touch: Callable[[Mount], bool] = answers_at_once) -> tuple[str, Mount]:
+    """Return where an absolute *path* leads over symbolic links, and the mount that this is on; it need not exist.
+
+    Links are read one by one, so that nothing is waited for which *touch* does not allow; what is behind that is taken
+    as it is written.
+
+    :param touch: given a mount before anything on it is looked at
+    """
+    over: dict[int, dict[str, Mount]] = {}
+    for one in mounts:
+        if one.parent != one.id:
+            over.setdefault(one.parent, {})[one.point] = one
+    way = [("/", of_path("/", mounts), True)]
+    parts = deque(path.split("/"))
+    links = 0
+    while parts:
+        part = parts.popleft()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            way = way[:-1] or way
+            continue
+        here, mount, may = way[-1]
+        there = os.path.join(here, part)
+        # A directory that something is mounted below is none of the links, and a local one stays in memory.
+        is_known = any(is_within(point, there) for point in over.get(mount.id, ()))
+        if not is_known or is_shared(mount.fstype):
+            may = may and touch(mount)
+        target = None if is_known or not may or links == _MOST_LINKS else _target(there)
+        if target is not None:
+            links += 1
+            parts.extendleft(reversed(target.split("/")))
+            if target.startswith("/"):
+                del way[1:]
+            continue
+        while there in over.get(mount.id, ()):
+            mount = over[mount.id][there]
+        way.append((there, mount, may))
+    real, mount, _may = way[-1]
+    return real, mount
+
+
+def _target(path: str) -> str | None:
+    """Return where the link at *path* points to; None when there is none, or nobody can tell."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
 
 
 def place_in_filesystem(path: str, mount: Mount) -> str:
@@ -223,6 +284,12 @@ def names_of(path: str, mounts: Sequence[Mount]) -> list[str]:
             if of_path(name, mounts) is mount and name not in names:  # else something lies over it there
                 names.append(name)
     return names
+
+
+def with_mount_of(fd: int, mounts: Sequence[Mount]) -> Sequence[Mount]:
+    """Return *mounts*, read anew where opening *fd* has mounted what it is on."""
+    number = mount_id(fd)
+    return mounts if any(mount.id == number for mount in mounts) else read()
 
 
 def of_fd(fd: int, mounts: Sequence[Mount]) -> Mount:

@@ -164,12 +164,12 @@ lines:
   sample: ["host_storage_overrides:", "  runs: {path: /mnt/nvme1/runs, mount_point: /mnt/nvme1}"]
 references:
   description:
-    - Lines of files, and symbolic links in the locations, that name the old path. Looked for by V(planned), unless the
-      content is being copied, and by V(finished).
+    - Where files, and symbolic links in the locations, name the old path: file, line and that path. Looked for by
+      V(planned), unless the content is being copied, and by V(finished).
   returned: success
   type: list
   elements: str
-  sample: ["/etc/exports:3: /srv/stowage/runs 10.0.0.0/24(rw)"]
+  sample: ["/etc/exports:3: /srv/stowage/runs"]
 unseen:
   description: What was not looked at for RV(references).
   returned: success

@@ -377,10 +377,11 @@ ansible_facts:
               sample: STOWAGE_
             locations:
               description:
-                - The locations by name, each with C(path), C(override), C(mount) (the mount point it is on), C(mounted)
-                  (whether the mount that it requires is there, null when it requires none), what the daemon last found
-                  (C(available), and C(reason) why it is not, or why it could not be measured to the end), and its last
-                  complete measurement (C(bytes), C(files), C(complete), C(measured)). What is not known yet is null.
+                - The locations by name, each with C(path), C(override), C(mount) (the mount point it is on, over
+                  symbolic links as far as a shared filesystem), C(mounted) (whether the mount that it requires is
+                  there, null when it requires none), what the daemon last found (C(available), and C(reason) why it
+                  is not, or why it could not be measured to the end), and its last complete measurement (C(bytes),
+                  C(files), C(complete), C(measured)). What is not known yet is null.
               type: dict
               sample:
                 runs:
@@ -586,8 +587,11 @@ ansible_facts:
         relocations:
           description:
             - The moves of locations of the layout, the last one of each. C(stage) is what was done last, C(doing) what
-              was being done when that was recorded, and C(overrides) what an inventory has to have once it is
-              switched. The list is null when a record of them cannot be read; C(problems) says which.
+              was being done when that was recorded. C(standing) is the stage that is really reached by what is mounted
+              at the old path, or C(lost) where the new directory is to be mounted there and is not, or C(foreign)
+              where it is mounted there and is not to be; null when that is not known. C(overrides) is what an inventory
+              has to have once it is switched. The list is null when a record of them cannot be read; C(problems) says
+              which.
           returned: always
           type: list
           elements: dict
@@ -597,6 +601,7 @@ ansible_facts:
               to: /mnt/nvme1/runs
               stage: finished
               doing: ""
+              standing: finished
               since: 1764419699.25
               overrides: {runs: {path: /mnt/nvme1/runs, mount_point: /mnt/nvme1}}
         tiers:

@@ -179,6 +179,18 @@ def test_every_figure_is_that_of_du(site: Site) -> None:
     assert page.returncode == 0 and "! " not in page.stdout and "Accounts" in page.stdout, page.stdout
 
 
+def test_a_root_over_a_link_to_another_disk(disk: Path, tmp_path: Path, start: Callable[..., Daemon]) -> None:
+    (tmp_path / "way").symlink_to(disk)
+    site = Site(tmp_path / "way/stowage", start)
+    site.lay_out(packages=disk / "stowage/packages")  # declared by the other way there
+    site.put("packages/job.tar", 42)
+    site.put("runs/ann/llm/one/file", 1000)
+    site.put("over/left", 7)
+    site.daemon.start()
+    found = site.measured()["tracked"]
+    assert (found["packages"], found["runs"], found["other"]) == (42, 1000, 7)
+
+
 def test_a_run_on_another_disk_than_the_root(site: Site, small_disk: Callable[..., Any], fstype: str) -> None:
     runs = small_disk(fstype).path
     site.lay_out(runs=runs)

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -333,6 +334,103 @@ def test_a_filesystem_that_does_not_answer_is_left_alone(
         wait_for(lambda: daemon.location("runs")["measured"] > before)
         assert daemon.location("runs")["answers"] and daemon.location("runs")["available"]
         assert daemon.stop() < 1
+
+
+def test_a_dead_filesystem_behind_a_link_holds_up_nothing_else(
+    disk: Path, start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    dead = tmp_path / "dead"
+    dead.mkdir()
+    (disk / "scratch").symlink_to(dead)
+    for name in ("state", "cache"):
+        (disk / name).mkdir()
+    daemon = start(scan_interval_s=1)
+    layout = {"runs": "scratch/runs", "hub_cache": "scratch/hub", "state": "state", "cache": "cache"}
+    for name, path in layout.items():
+        declare_location(daemon, name, disk / path)
+    records.write(daemon.places.layout_json, {**(records.read(daemon.places.layout_json) or {}), "root": str(disk)})
+    with hung_mount(dead, "server:/runs"):
+        began = time.monotonic()
+        daemon.start()
+        assert time.monotonic() - began < 10
+        for name in ("runs", "hub_cache"):
+            shown = daemon.location(name)
+            assert shown["answers"] is False and shown["elsewhere"] and "left alone" in shown["reason"]
+        for name in ("state", "cache"):
+            wait_for(lambda name=name: daemon.location(name).get("complete"))
+            assert daemon.location(name)["answers"] and daemon.location(name)["available"]
+        wait_for(lambda: daemon.state("accounts").get("tracked"))
+        assert [one["objects"] for one in daemon.state("filesystems")["filesystems"]] == [
+            ["location/cache", "location/state"]
+        ]
+        assert daemon.stop() < 1
+
+
+def test_a_location_over_a_link_is_measured_with_what_is_on_its_disk(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    small = small_disk("ext4", 32 * MIB)
+    (small.path / "runs").mkdir()
+    (small.path / "runs" / "file").write_bytes(bytes(1000))
+    (tmp_path / "data").symlink_to(small.path)
+    daemon = start(scan_interval_s=1)
+    declare_location(daemon, "runs", tmp_path / "data/runs")
+    declare_location(daemon, "cache", small.path)
+    daemon.start()
+    wait_for(lambda: daemon.location("runs").get("complete") and daemon.location("cache").get("complete"))
+    assert daemon.location("runs")["bytes"] == 1000
+    (filesystem,) = daemon.state("filesystems")["filesystems"]
+    assert filesystem["mountpoint"] == str(small.path) and filesystem["objects"] == ["location/cache", "location/runs"]
+    daemon.stop()
+
+
+AUTOMOUNT = """
+import fcntl, os, struct, subprocess, sys
+point, *mount = sys.argv[1:]
+reading, writing = os.pipe()
+os.set_inheritable(writing, True)
+options = f"fd={writing},pgrp={os.getpgrp()},minproto=5,maxproto=5,direct"
+subprocess.run(["mount", "-i", "-t", "autofs", "-o", options, "autofs", point], check=True, close_fds=False)
+os.close(writing)
+root = os.open(point, os.O_RDONLY | os.O_DIRECTORY)
+print("ready", flush=True)
+while len(packet := os.read(reading, 4096)) > 12:
+    (token,) = struct.unpack_from("=I", packet, 8)
+    subprocess.run(["mount", *mount, point], check=True)
+    fcntl.ioctl(root, 0x9360, token)  # AUTOFS_IOC_READY
+"""
+
+
+def test_a_location_that_looking_mounts_is_there_at_once(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    small = small_disk("ext4", 32 * MIB)
+    (small.path / "runs").mkdir()
+    small.unmount()
+    point = tmp_path / "auto"
+    point.mkdir()
+    server = subprocess.Popen(
+        [sys.executable, "-c", AUTOMOUNT, point, small.device],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert server.stdout is not None and server.stdout.readline() == "ready\n"
+    try:
+        daemon = start()
+        declare_location(daemon, "runs", point / "runs")
+        daemon.start()
+        assert daemon.location("runs")["available"], daemon.location("runs")
+        wait_for(lambda: daemon.location("runs").get("complete"))
+        assert "not in this process's mount table" not in daemon.logged()
+        assert [one["mountpoint"] for one in daemon.state("filesystems")["filesystems"]] == [str(point)]
+        daemon.stop()
+    finally:
+        subprocess.run(["umount", point], check=False)
+        server.kill()
+        server.communicate()
+        subprocess.run(["umount", point], check=True)
+        small.mount()
 
 
 def test_it_stops_within_a_second_while_a_child_waits_for_a_frozen_disk(

@@ -278,14 +278,16 @@ def test_held_by_hand(small_disk: Callable[..., Any], start: Callable[..., Daemo
     assert re.fullmatch(r"stowage: hold: its text must be one line .*", asked(daemon, "--hold", "a\nb")[1][0])
 
 
+@pytest.mark.parametrize("declared", ["shared", "scratch/runs"])
 def test_a_quota_on_what_another_host_measures_is_not_passed_by_silence(
-    tmp_path: Path, start: Callable[..., Daemon]
+    declared: str, tmp_path: Path, start: Callable[..., Daemon]
 ) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
+    (tmp_path / "scratch").symlink_to(shared)
     daemon = start(disk_watermark_pct=0, quotas={"users": {"ann": "1T"}})
-    declare_location(daemon, "runs", shared)
-    text = f"what user %s uses is not known here: {shared} is measured by another host"
+    declare_location(daemon, "runs", tmp_path / declared)
+    text = f"what user %s uses is not known here: {tmp_path / declared} is measured by another host"
     with hung_mount(shared, "server:/runs"):
         daemon.start()
         code, lines = asked(daemon, "--user", "ann")

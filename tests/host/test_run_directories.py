@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from conftest import SmallDisk
 from copies_lab import process
+from daemon_lab import hung_mount
 
 from stowage_core import events, mounts, owner, records
 from stowage_core.differences import Differences
@@ -561,6 +562,24 @@ def test_the_source_of_a_drive_stays(lab: Lab) -> None:
     records.remove(path)
     lab.remove()
     assert not lab.path.exists()
+
+
+def test_a_dead_server_behind_the_source_of_a_drive_holds_up_no_removal(lab: Lab, tmp_path: Path) -> None:
+    lab.make()
+    dead = tmp_path / "dead"
+    dead.mkdir()
+    (tmp_path / "scratch").symlink_to(dead)
+    sources = [{"node_scope": "local-any", "path": f"{tmp_path}/scratch/d", "mount_path": "/d", "mode": "ReadWrite"}]
+    (entry,) = check_drives([{"metadata": {"name": "d"}, "spec": {"sources": sources}}])
+    path = os.path.join(lab.places.drives_dir, "ml.json")
+    records.write(path, {"workspace": "ml", "host": "gpu-01", "drives": [{**entry, "identity": "1"}]})
+    with hung_mount(dead, "server:/scratch"):
+        removing = get_context("fork").Process(target=lambda: lab.remove(look=sees_nothing))
+        removing.start()
+        removing.join(20)
+        removing.kill()
+        removing.join()
+    assert removing.exitcode == 0 and not lab.path.exists()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -44,6 +44,16 @@ MOVE = {"relocate_location": "runs", "relocate_to": "/mnt/new/runs"}
 FAILED = {"failed": True, "msg": "runs: it went wrong", "actions": [], "stage": ""}
 BACK = "it is in use as before the move, and jobs are not held"
 
+SSH = """#!/bin/sh
+# Runs the command here, but fails as often as there are letters in the file.
+if [ -s HOME/lost ]; then
+  truncate --size=-1 HOME/lost
+  exit 255
+fi
+for command; do :; done
+exec sh -c "$command"
+"""
+
 Play = Callable[..., Played]
 
 
@@ -53,10 +63,19 @@ def play(lab: Lab) -> Play:
     for name in ("relocation", "storage_layout"):
         lab.stand_in(name, STAND_IN % name)
 
-    def run(answers: dict[str, Any] | None = None, *arguments: str, **variables: Any) -> Played:
+    def run(
+        answers: dict[str, Any] | None = None,
+        *arguments: str,
+        reached_by: Mapping[str, Any] | None = None,
+        **variables: Any,
+    ) -> Played:
         given = {"gpu-01": {}, "gpu-02": {}} if answers is None else answers
         hosts = {
-            name: {**(HERE if name in given else AWAY), "host_storage_root": "/srv", "ansible_async_dir": str(lab.home)}
+            name: {
+                **((reached_by or HERE) if name in given else AWAY),
+                "host_storage_root": "/srv",
+                "ansible_async_dir": str(lab.home),
+            }
             for name in ("gpu-01", "gpu-02")
         }
         return lab.play("relocate", *arguments, hosts=hosts, answers=given, variables={**MOVE, **variables})
@@ -227,6 +246,25 @@ def test_how_far_it_is_shows_while_it_goes_on(play: Play, lab: Lab) -> None:
     played = play({"gpu-01": {}}, relocate_hosts="gpu-01")
     assert played.status == 0, played.output
     assert played.output.count("runs: half way") > 1
+
+
+def test_a_connection_that_is_lost_for_a_while_ends_no_copy(play: Play, lab: Lab) -> None:
+    lost = "import time; state == 'copied' and (open(f'{home}/lost', 'w').write('xxx'), time.sleep(8))\nprint(json"
+    lab.stand_in("relocation", STAND_IN.replace("print(json", lost) % "relocation")
+    ssh = lab.home / "ssh"
+    ssh.write_text(SSH.replace("HOME", str(lab.home)))
+    ssh.chmod(0o755)
+    by_ssh = {
+        **HERE,
+        "ansible_connection": "ssh",
+        "ansible_ssh_executable": str(ssh),
+        "ansible_ssh_transfer_method": "piped",
+    }
+    played = play({"gpu-01": {}}, reached_by=by_ssh, relocate_hosts="gpu-01")
+    assert played.status == 0, played.output
+    assert steps(played, "gpu-01") == ["closed", "copied", "switched", "new", "finished"]
+    assert "runs: the host is not reached, and asked again" in played.output
+    assert (lab.home / "lost").read_text() == ""
 
 
 def test_watching_for_a_week_includes_itself_less_than_a_hundred_times() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,17 @@ def test_links_are_resolved_but_on_shared_filesystems(tmp_path: Path, monkeypatc
     (tmp_path / "alias").symlink_to(tmp_path / "real")
     taken = {str(tmp_path / "alias"): "the tier"}
     assert claims.overlapping(str(tmp_path / "real/x"), taken, TABLE) == ("is inside", "the tier", f"{tmp_path}/alias")
-    monkeypatch.setattr(claims, "resolve", lambda path: pytest.fail(f"{path} was looked at"))
+    (tmp_path / "scratch").symlink_to("/lustre")
+    taken = {f"{tmp_path}/scratch/runs": "the runs"}
+    readlink = os.readlink
+
+    def read(path: str) -> str:
+        assert not path.startswith("/lustre"), f"{path} was looked at"
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", read)
     assert claims.overlapping("/lustre/data", {"/lustre": "source 0"}, TABLE) == ("is inside", "source 0", "/lustre")
+    assert claims.overlapping("/lustre/runs/a", taken, TABLE) == ("is inside", "the runs", f"{tmp_path}/scratch/runs")
 
 
 def test_what_is_taken(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from stowaged.declared import DATA_LOCATION, Declared, Target
 from stowaged.figures import Figures
 from stowaged.hung import Hung, no_answer
 from stowaged.last_measured import last_measured, record_path
+from stowaged.probe import place_of
 from stowaged.sections import Sections
 from stowaged.settings import Settings
 
@@ -76,7 +77,8 @@ class Host:
             name = target.object.partition("/")[2] or target.object
             there = available.get(name.replace("-", "_"), True)
             reason = "" if there else f"{target.path}: missing"
-            answers[target.object] = {"object": target.object, "available": there, "reason": reason}
+            place = place_of(mounts.of_path(target.path, TABLE))
+            answers[target.object] = {"object": target.object, "available": there, "reason": reason, "place": place}
         self.figures.answered(answers)
 
     def due(self) -> list[str]:
@@ -124,9 +126,10 @@ def test_one_child_for_each_filesystem_every_interval(host: Host, monkeypatch: p
 
 def test_a_hung_filesystem_waits(host: Host) -> None:
     host.declare(RUNS, STATE)
+    host.answer()
     host.hung.note("8:2", "probe/1")
     assert host.due() == ["measure/8:1"]
-    host.figures.answered({RUNS.object: no_answer(RUNS)})
+    host.figures.answered({RUNS.object: no_answer(RUNS, {"device": "8:2", "shared": False})})
     assert host.shown()["runs"]["answers"] is False
 
 
@@ -136,6 +139,25 @@ def test_what_is_shared_is_measured_by_one_host(host: Host) -> None:
     assert host.due() == [] and host.shown()["packages"]["elsewhere"] is True
     host.settings = Settings(measure_shared=True)
     assert host.due() == ["measure/0:50"] and host.shown()["packages"]["elsewhere"] is False
+
+
+def test_where_it_really_is_decides_who_measures_it(host: Host) -> None:
+    over_a_link = Target("location/hub", "/scratch/hub")  # /scratch leads to /lustre, whatever its path says
+    host.declare(RUNS, over_a_link)
+    host.answer()
+    answer = {"object": over_a_link.object, "available": True, "reason": ""}
+    places = {"device": "0:50", "shared": True}, {"device": "8:2", "shared": False}
+    host.figures.answered({**host.figures._answers, over_a_link.object: {**answer, "place": places[0]}})
+    assert host.due() == ["measure/8:2"] and host.shown()["hub"]["elsewhere"]
+    assert [one.name for one in host.figures.accounted()] == ["runs"]
+    host.figures.answered({**host.figures._answers, over_a_link.object: {**answer, "available": False}})
+    host.due()
+    assert host.shown()["hub"]["elsewhere"], "nothing else is known of it"
+    host.children.end("measure/8:2")
+    host.figures._ended.clear()
+    host.figures.answered({**host.figures._answers, over_a_link.object: {**answer, "place": places[1]}})
+    assert host.due() == ["measure/8:2"] and not host.shown()["hub"]["elsewhere"]
+    assert [one.object for one in host.children.started["measure/8:2"][0].targets] == ["location/runs", "location/hub"]
 
 
 def test_the_last_complete_figures_stay(host: Host) -> None:
@@ -205,7 +227,8 @@ def test_what_is_there_again_is_no_fault_while_it_is_measured(host: Host) -> Non
 
 def test_a_scratch_directory_that_no_run_has_used_yet(host: Host) -> None:
     scratch = Target("drive/ml/scratch/0", "/mnt/nvme0/scratch", made_on_use=True)
-    answer = {"object": scratch.object, "available": False, "made": False, "reason": "is not there"}
+    place = {"device": "8:2", "shared": False}
+    answer = {"object": scratch.object, "available": False, "made": False, "reason": "is not there", "place": place}
     host.declare(scratch)
     host.figures.answered({scratch.object: dict(answer)})
     host.due()
@@ -320,6 +343,7 @@ def test_another_data_location_is_looked_into_at_once(host: Host) -> None:
     assert not host.figures.copies_known and host.figures.copies() == []
     send_copies(host, "ml.late")  # of the earlier one
     assert not host.figures.copies_known and host.figures.copies() == []
+    host.answer()
     assert host.due() == ["copies/8:1"]
 
 
@@ -424,8 +448,11 @@ def test_credentials_of_a_cache_that_was_not_measured_to_the_end(host: Host) -> 
 
 
 def test_the_root_is_measured_and_not_shown(host: Host) -> None:
-    host.targets = (RUNS,)
-    host.figures.declare(Declared((RUNS,), root=Target("root", "/mnt/nvme0")), {})
+    root = Target("root", "/mnt/nvme0")
+    declared = Declared((RUNS,), root=root)
+    host.targets = declared.asked
+    assert host.targets == (RUNS, root)
+    host.figures.declare(declared, {})
     host.answer()
     assert host.due() == ["measure/8:2"]
     assert [target.object for target in host.children.started["measure/8:2"][0].targets] == ["location/runs", "root"]

@@ -259,6 +259,19 @@ def test_a_tier_without_its_mark_keeps_its_figures(disk: Disk, monkeypatch: pyte
     assert (answer["available"], answer["claimed"]) == (False, False)
 
 
+def test_what_looking_has_mounted_is_there_at_once(disk: Disk) -> None:
+    before = mounts.parse(b"1 1 8:1 / / rw - ext4 /dev/sda1 rw\n")  # of another time: its mount is not in it
+    disk.put("runs/a")
+    target = disk.location("runs", "runs")
+    answer = probe.ask(disk.places, target, None, before)
+    now = mounts.of_path(str(disk.path), mounts.read())
+    assert answer["available"] and answer["reason"] == ""
+    assert answer["place"]["device"] == answer["filesystem"]["id"] == now.device
+    found: list[Mapping[str, Any]] = []
+    Measuring(disk.places, [target], None, {}, before)(found.append)
+    assert found[-1]["complete"]
+
+
 # -- Whose it is
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core import records
+from stowage_core import mounts, records
 from stowage_core.data_location import locations as data_locations
 from stowage_core.data_location.adoption import adopt_names
 from stowage_core.data_location.locations import DataLocation, NotThere, check_reported
@@ -157,8 +157,11 @@ def test_what_is_not_there_is_not_opened(tmp_path: Path) -> None:
     assert (holdings.copies, holdings.strangers, len(holdings.unseen)) == ([], [], 1)
 
 
-def test_a_table_of_another_time_proves_nothing(tmp_path: Path) -> None:
+def test_a_table_of_another_time_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     location = DataLocation(str(tmp_path), 0, "gpu-01", LOCATION.filesystem, "identity")
+    with pytest.raises(NotThere, match="its filesystem .* is not mounted here"):  # as it is mounted now
+        data_locations.open_verified(location, [])
+    monkeypatch.setattr(mounts, "read", list)
     with pytest.raises(NotThere, match="cannot be verified"):
         data_locations.open_verified(location, [])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stowage_core import claims, mounts, records
+from stowage_core import mounts, records
 from stowage_core.data_location import locations as data_locations
 from stowage_core.differences import Differences
 from stowage_core.drives import host as drives_host
@@ -367,7 +367,7 @@ def test_a_shared_filesystem_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
         mounts.Mount(2, 1, "0:50", "/", "/lustre", ("rw",), "lustre", "mds@tcp:/fs", ("rw",)),
     ]
     looked_at: list[str] = []
-    monkeypatch.setattr(claims, "resolve", lambda path: looked_at.append(path) or path)
+    monkeypatch.setattr(mounts, "_target", looked_at.append)
     drives = merge("vision", check_drives([scratch("a", "/lustre/a"), scratch("b", "/b")]), [], Holdings())
     drives_host.check_sources(drives, "gpu-01", {}, table)
     assert looked_at == ["/b"]

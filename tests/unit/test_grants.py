@@ -129,7 +129,7 @@ def test_what_is_not_there_yet_is_resolved_as_far_as_it_is(tmp_path: Path) -> No
     grants.check_leads(drive, f"{tmp_path}/new/scratch", [str(tmp_path)], mounts.read())
 
 
-def test_a_shared_filesystem_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_filesystem_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = [
         mounts.Mount(1, 0, "8:1", "/", "/", ("rw",), "ext4", "/dev/sda1", ("rw",)),
         mounts.Mount(2, 1, "0:50", "/", "/lustre", ("rw",), "lustre", "mds@tcp:/fs", ("rw",)),
@@ -137,6 +137,12 @@ def test_a_shared_filesystem_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(grants.host_paths, "opened", lambda *_: pytest.fail("it was looked at"))
     (drive,) = drives(scratch("/lustre/a"))
     grants.check_leads(drive, "/lustre/a", ["/lustre"], table)
+    (tmp_path / "link").symlink_to("/lustre/b")
+    path = f"{tmp_path}/link"
+    grants.check_leads(drive, path, [path], table)
+    grants.check_leads(drive, path, [str(tmp_path), "/lustre"], table)
+    with pytest.raises(Refusal, match="it leads to '/lustre/b'"):
+        grants.check_leads(drive, path, [str(tmp_path), "/lustre/a"], table)
 
 
 def test_a_dead_grant_is_not_looked_at_for_another_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,81 @@ def test_the_topmost_mount_covers_a_path(path: str, number: int) -> None:
     assert mounts.of_path(path, mounts.parse(MOUNTINFO)).id == number
 
 
+LINKS = {
+    "/scratch": "/lustre/ours",
+    "/data": "mnt/nvme0/./data",
+    "/mnt/nvme0/data/up": "../../../srv/x",
+    "/mnt/nvme0/back": "/lustre/../data",
+    "/round": "/round",
+    "/lustre/ours/on": "/mnt/nvme0",
+    "/mnt": "/never read: it has a mount below it",
+    "/mnt/nvme0/x": "/hidden",
+}
+TREE = mounts.parse(
+    b"""21 21 8:1 / / rw - ext4 /dev/sda1 rw
+30 21 259:1 / /mnt/nvme0 rw - xfs /dev/nvme0n1 rw
+33 30 259:2 / /mnt/nvme0 rw - xfs /dev/nvme1n1 rw
+34 30 259:3 / /mnt/nvme0/x rw - xfs /dev/nvme2n1 rw
+40 21 0:50 / /lustre rw - lustre mgs:/scratch rw
+41 40 259:4 / /lustre/here/local rw - xfs /dev/nvme3n1 rw
+42 21 0:51 / /auto rw - autofs systemd-1 rw
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "real", "number"),
+    [
+        ("/", "/", 21),
+        ("/srv/none", "/srv/none", 21),
+        ("/lustre", "/lustre", 40),
+        ("/scratch/runs", "/lustre/ours/runs", 40),
+        ("/data/a", "/mnt/nvme0/data/a", 33),
+        ("/data/up/y", "/srv/x/y", 21),
+        ("/mnt/nvme0/back/a", "/mnt/nvme0/data/a", 33),
+        ("/mnt/nvme0/x/y", "/hidden/y", 21),  # what was mounted there is hidden by what lies over it
+        ("/lustre/ours/on", "/lustre/ours/on", 40),
+        ("/lustre/here/local/x", "/lustre/here/local/x", 41),
+        ("/auto/home", "/auto/home", 42),
+        ("/round/x", "/round/x", 21),
+    ],
+)
+def test_links_are_followed_but_on_what_may_not_answer(
+    path: str, real: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(mounts, "_target", lambda path: read.append(path) or LINKS.get(path))
+    found, mount = mounts.follow(path, TREE)
+    assert (found, mount.id) == (real, number)
+    assert not [one for one in read if one.startswith(("/lustre/", "/auto/")) or one in ("/mnt", "/mnt/nvme0")]
+
+
+def test_what_may_be_waited_for_is_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(mounts, "_target", lambda path: done.append(path) or LINKS.get(path))
+
+    def touch(mount: mounts.Mount) -> bool:
+        done.append(mount.id)
+        return True
+
+    assert mounts.follow("/scratch/on/data", TREE, touch)[0] == "/mnt/nvme0/data"
+    assert done == [21, "/scratch", 40, "/lustre/ours", 40, "/lustre/ours/on", 33, "/mnt/nvme0/data"]
+    done.clear()
+    mounts.follow("/mnt/nvme0", TREE, touch)
+    assert done == [], "a local directory above a mount is in memory"
+
+
+def test_a_table_is_read_anew_where_opening_has_mounted_something() -> None:
+    table = mounts.read()
+    fd = os.open("/", os.O_RDONLY)
+    try:
+        assert mounts.with_mount_of(fd, table) is table
+        without = [mount for mount in table if mount.id != mounts.of_fd(fd, table).id]
+        assert mounts.of_fd(fd, mounts.with_mount_of(fd, without)).point == "/"
+    finally:
+        os.close(fd)
+
+
 def test_own_mount_table() -> None:
     table = mounts.read()
     fd = os.open("/", os.O_RDONLY)

@@ -228,6 +228,14 @@ def test_the_layout_with_what_the_daemon_knows(host: Host) -> None:
     assert problems == []
 
 
+def test_the_mount_of_a_location_over_a_link_is_where_it_leads(host: Host) -> None:
+    (host.root / "scratch").symlink_to("/lustre")
+    location = {"path": f"{host.root}/scratch/runs", "override": False, "require_mount": False}
+    host.put(host.places.layout_json, {"locations": {"runs": location}})
+    report, _problems = host.read()
+    assert report["layout"]["locations"]["runs"]["mount"] == "/lustre"
+
+
 def test_drives_with_their_sources(host: Host) -> None:
     spec = {
         "sources": [{"node_scope": "", "node": "gpu-01", "path": "/data/imagenet"}],

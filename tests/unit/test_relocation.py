@@ -445,6 +445,15 @@ def test_waiting_for_users_ends(tmp_path: Path) -> None:
         ('"path": "/srv/runs"', True),
         ("/srv/runs 10.0.0.0/24(rw)", True),
         ("RUNS=/srv/runs:/x", True),
+        ("Everything is in /srv/runs.", True),
+        ("file:///srv/runs/ann", True),
+        ("https://host//srv/runs/ann", True),
+        ("docker run -v/srv/runs:/r", True),
+        (r'{"path": "\/srv\/runs\/ann"}', True),
+        ("Requires=srv-runs.mount", True),
+        ("run7/srv/runs/ann", True),
+        ("/x\0run7/srv/runs/ann", True),
+        ("/x/run7/srv/runs2\0", True),
         ("/srv/runs2", False),
         ("/srv/runs-old", False),
         ("/srv/runs.bak", False),
@@ -458,9 +467,14 @@ def test_which_lines_name_a_path(line: str, named: bool) -> None:
 
 
 def test_spaces_in_fstab() -> None:
-    assert list(named_in(b"/dev/x /srv/my\\040runs/a ext4\n", ["/srv/my runs"])) == [
-        (1, "/dev/x /srv/my\\040runs/a ext4")
-    ]
+    assert list(named_in(b"/dev/x /srv/my\\040runs/a ext4\n", ["/srv/my runs"])) == ["1: /srv/my\\040runs/a"]
+    assert list(named_in(b"file:///srv/my%20runs/a\n", ["/srv/my runs"])) == ["1: /srv/my%20runs/a"]
+
+
+def test_nothing_else_of_a_line_is_told() -> None:
+    line = b'Environment="TOKEN=hf_secret DIR=/srv/runs/a" MORE=/srv/runs/b'
+    assert list(named_in(line, ["/srv/runs"])) == ["1: /srv/runs/a"]
+    assert list(named_in(b"\0secret/srv/runs/a\0secret", ["/srv/runs"])) == ["/srv/runs/a"]
 
 
 def test_references_are_found_where_paths_are_named(tmp_path: Path) -> None:
@@ -475,8 +489,8 @@ def test_references_are_found_where_paths_are_named(tmp_path: Path) -> None:
     found = references(places, ["/srv/runs"], [str(ours), places.environment], [f"{tmp_path}/units/**"])
     assert not found.unseen
     assert [text.replace(str(tmp_path), "") for text in found.named] == [
-        '/etc/stowage/drives/ml.json:2: "path": "/srv/runs/x"',
-        "/units/a.service:2: WorkingDirectory=/srv/runs",
+        "/etc/stowage/drives/ml.json:2: /srv/runs/x",
+        "/units/a.service:2: /srv/runs",
     ]
 
 
@@ -495,7 +509,7 @@ def test_the_files_of_a_location_that_name_the_old_path(tmp_path: Path, monkeypa
     (tmp_path / "a/large.db").write_text("/srv/runs" + "x" * (1 << 20))
     os.mkfifo(tmp_path / "a/fifo")
     looked = named_below(str(tmp_path), ["/srv/runs"], contents=True)
-    assert looked.named == [f'{tmp_path}/a/job.json:2: "ckpt": "/srv/runs/b"}}']
+    assert looked.named == [f"{tmp_path}/a/job.json:2: /srv/runs/b"]
     assert len(looked.unseen) == 1 and ": 1 files that are larger than 1.0" in looked.unseen[0]
     for number in range(30):
         (tmp_path / f"l{number}").symlink_to("/srv/runs")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.stowage.host.plugins.modules import storage_facts
 from ansible_collections.stowage.host.plugins.plugin_utils.report import fleet
-from ansible_collections.stowage.host.plugins.plugin_utils.report.hosts import Asked, used_pct
+from ansible_collections.stowage.host.plugins.plugin_utils.report.hosts import LARGEST, Asked, used_pct
 from ansible_collections.stowage.host.plugins.plugin_utils.report.told import folded
 from stowage_core.errors import Refusal
 
@@ -73,6 +73,14 @@ def test_the_fullest_filesystem_is_one_that_something_is_on() -> None:
     }
 
 
+def test_what_a_location_is_on_is_what_its_host_found_out() -> None:
+    disks = [filesystem("/", 30, 70), filesystem("/mnt/a", 20, 80)]
+    layout = {"locations": {"runs": {"path": "/data/runs", "mount": "/mnt/a"}}}  # over a link
+    found = of_host(filesystems=disks, layout=layout)
+    assert found["fullest"]["mount"] == "/mnt/a"
+    assert [one["holds"] for one in found["filesystems"]] == [[], ["runs"]]
+
+
 def test_nothing_is_known_of_a_host_that_told_nothing() -> None:
     asked = [Asked("gpu-02", None, "Connection timed out", reached=False)]
     found = fleet.fleet(asked, NOW)
@@ -92,6 +100,34 @@ def test_nothing_is_known_of_a_host_that_told_nothing() -> None:
     assert [(one["what"], one["items"]) for one in found["attention"]] == [
         ("Hosts that do not answer", [{"host": "gpu-02", "text": "Connection timed out"}])
     ]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"problems": ["x" * (LARGEST + 1)]},
+        {"problems": ["x"] * LARGEST},
+        {"filesystems": [{**filesystem("/", 10, 90), "size_bytes": 10**5000}]},
+    ],
+)
+def test_a_host_that_tells_too_much_does_not_crowd_out_the_others(told: dict[str, Any]) -> None:
+    found = fleet.fleet([Asked("gpu-01", told), Asked("gpu-02", {"filesystems": [filesystem("/", 10, 90)]})], NOW)
+    assert [host["answers"] for host in found["hosts"]] == [False, True]
+    why = "its facts are larger than 4.0 MB: look at them with the module storage_facts"
+    assert [(one["what"], one["items"]) for one in found["attention"]] == [
+        ("Hosts that could not report their storage", [{"host": "gpu-01", "text": why}])
+    ]
+    assert len(fleet.dumps(found)) < 10_000
+
+
+def test_a_number_that_no_filesystem_could_have_is_not_known() -> None:
+    user = {"bytes": 10**400, "quota": 1, "exceeded_since": NOW}
+    accounts = {"users": {"ann": user}, "tracked": {"runs": 2**63}}
+    sizes = {"size_bytes": 10**400, "used_bytes": 10**400}
+    found = report(filesystems=[{**filesystem("/", 10, 90), **sizes}], accounts=accounts)
+    assert found["hosts"][0]["filesystems"][0]["used_bytes"] is None
+    assert found["accounts"]["users"][0]["bytes"] is None
+    assert "ann uses an unknown part of 1 B" in found["attention"][0]["items"][0]["text"]
 
 
 def test_a_silent_host_has_the_figures_that_it_told_last() -> None:
@@ -443,6 +479,19 @@ def test_a_location_that_is_being_moved_needs_attention(stage: str, moves: int) 
     found = report(relocations=[{"location": "runs", "path": "/a", "to": "/b", "stage": stage, "since": NOW}])
     assert len(found["attention"]) == moves
     assert found["hosts"][0]["relocations"][0]["stage"] == stage
+
+
+@pytest.mark.parametrize(
+    ("standing", "text"),
+    [
+        ("lost", "runs: /b is to be mounted at /a and is not"),
+        ("foreign", "runs: /b is mounted at /a, which nobody has recorded"),
+    ],
+)
+def test_an_old_path_that_did_not_come_back_needs_attention(standing: str, text: str) -> None:
+    move = {"location": "runs", "path": "/a", "to": "/b", "stage": "retired", "standing": standing, "since": NOW}
+    (found,) = report(relocations=[move])["attention"]
+    assert (found["level"], found["items"]) == ("bad", [{"host": "gpu-01", "text": text}])
 
 
 def documented() -> dict[str, Any]:

@@ -119,7 +119,7 @@ def open_verified(location: DataLocation, mounts: Sequence[Mount] | None = None)
     except OSError as error:
         raise NotThere(location, "missing", f"cannot be opened ({(error.strerror or '').lower()})") from error
     try:
-        verify(fd, location, mount_table.read() if mounts is None else mounts)
+        verify(fd, location, mount_table.read() if mounts is None else mount_table.with_mount_of(fd, mounts))
     except BaseException:
         os.close(fd)
         raise

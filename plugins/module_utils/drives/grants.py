@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from .. import records
 from ..errors import Refusal, did_you_mean, printable, quoted
-from ..mounts import Mount, is_shared, of_path
+from ..mounts import Mount, follow, is_shared
 from ..paths import check_path, is_within, resolve
 from ..places import Places
 from . import host_paths
@@ -85,19 +85,27 @@ def check_written(drives: Iterable[Drive], grants: Grants) -> None:
 def check_leads(drive: Drive, path: str, granted: Sequence[str], mounts: Sequence[Mount]) -> None:
     """Refuse a source on this host that leads outside of what its workspace may use; it need not be there yet.
 
-    A shared filesystem blocks whoever looks at it while its servers are away: a path there is taken as it is written.
+    A shared filesystem blocks whoever looks at it while its servers are away: what a path leads to there is
+    taken as it is written, until it is mounted.
     """
-    if not is_shared(of_path(path, mounts).fstype):
+    leads_to, mount = follow(path, mounts)
+    if is_shared(mount.fstype):
+        _check_within(drive, path, granted, leads_to, lambda one: follow(one, mounts)[0])
+    else:
         with host_paths.opened(path, f"drive {drive.workspace}/{drive.name}") as found:
             check_place(drive, path, granted, found.path)
 
 
 def check_place(drive: Drive, path: str, granted: Sequence[str], leads_to: str) -> None:
     """Refuse source *path*, which leads to *leads_to* on this host, unless both are within a granted one."""
+    _check_within(drive, path, granted, leads_to, resolve)
+
+
+def _check_within(drive: Drive, path: str, granted: Sequence[str], leads_to: str, where: Callable[[str], str]) -> None:
     covering = _covering(path, granted)
     # The others are looked at last: they may be on a filesystem that does not answer.
     others = [one for one in granted if one not in covering]
-    if not covering or not any(is_within(leads_to, resolve(one)) for one in (*covering, *others)):
+    if not covering or not any(is_within(leads_to, where(one)) for one in (*covering, *others)):
         raise refusal(drive, path, leads_to if covering else "")
 
 

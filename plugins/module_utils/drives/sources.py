@@ -14,7 +14,7 @@ from typing import Any
 from ..answers import check_answers
 from ..differences import Differences
 from ..errors import Refusal
-from ..mounts import Mount, is_shared, of_path
+from ..mounts import Mount, follow, is_shared
 from ..paths import is_within, relation, resolve
 from . import permissions
 from .declared import SHARED
@@ -51,7 +51,7 @@ def plan(drives: Iterable[Drive], host: str, grants: Grants, mounts: Sequence[Mo
     :raises Refusal: when something of it could not be done, or would be undone by another drive
     """
     sources = list(_concerned(drives, host, grants))
-    shared = [source for source in sources if is_shared(of_path(source.path, mounts).fstype)]
+    shared = [source for source in sources if is_shared(follow(source.path, mounts)[1].fstype)]
     if shared:
         check_answers([(f"drive {source.shown}", source.path) for source in shared])
     _check_agree([source for source in sources if source.wanted.apply])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from .. import claims, events, records
@@ -21,12 +22,14 @@ from ..drives import recorded as drive_records
 from ..drives.recorded import Drive
 from ..errors import StowageError, one_line, printable
 from ..gate import recorded as gate
-from ..mounts import Mount, is_shared, of_path
+from ..mounts import Mount, follow, is_shared
 from ..network_mounts import records as network_records
 from ..network_mounts.records import ExportRecord, MountRecord
 from ..owner import Registry
 from ..places import Places
 from ..relocation import recorded as relocations
+from ..relocation.recorded import Relocation
+from ..relocation.stages import standing
 from ..runs import pins
 from ..runs.pins import Pin
 from ..services import daemon_cycle
@@ -143,7 +146,7 @@ class Objects:
             "reserved_bytes": self._try(lambda: fills.reserved_bytes(self._places, location), None),
             "strangers": None,
         }
-        mount = of_path(location.path, self._mounts)
+        _real, mount = follow(location.path, self._mounts)
         if is_shared(mount.fstype):
             self.problems.append(f"data location {location.path}: a shared filesystem ({mount.fstype}) is there now")
             return report, None
@@ -231,7 +234,7 @@ class Objects:
         return {
             "path": declared.get("path"),
             "override": declared.get("override", False),
-            "mount": printable(of_path(str(declared.get("path")), self._mounts).point),
+            "mount": printable(follow(str(declared.get("path")), self._mounts)[1].point),
             "mounted": self._mounted(declared),
             **{field: known.get(field) for field in ("available", "reason", *_MEASURED)},
         }
@@ -248,11 +251,15 @@ class Objects:
                 "to": printable(one.to),
                 "stage": one.stage,
                 "doing": one.doing,
+                "standing": self._try(partial(self._standing, one), None),
                 "since": one.since,
                 "overrides": dict(one.after),
             }
             for one in moves
         ]
+
+    def _standing(self, one: Relocation) -> str:
+        return standing(one.stage, one.doing, one.at_old_path.found(self._mounts))
 
     def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
         """Return whether something is mounted where the location says there must be; None where it does not say."""

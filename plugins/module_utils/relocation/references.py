@@ -15,6 +15,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from .. import own_files
 from ..answers import check_answers
@@ -22,6 +23,7 @@ from ..errors import StowageError, one_line, printable
 from ..layout import record as layout_record
 from ..paths import is_within
 from ..places import Places
+from ..services.systemd_units import mount_unit
 from ..sizes import decimal
 from ..syscalls import open_beneath
 from ..trees.walk import Problem, Walk
@@ -41,7 +43,12 @@ FILES = (
     "/etc/slurm/*.conf",
     "/etc/docker/daemon.json",
     "/etc/logrotate.d/*",
-    "/etc/cron.d/*",
+    "/etc/cron.*/*",
+    "/etc/crontab",
+    "/var/spool/cron/**",
+    "/etc/auto.*",
+    "/etc/auto.master.d/*",
+    "/etc/samba/smb.conf",
     "/etc/tmpfiles.d/*",
     "/usr/local/etc/tmpfiles.d/*",
 )
@@ -49,20 +56,40 @@ _LARGEST = 1 << 20
 _MOST, _MOST_BELOW, _MOST_PROBLEMS = 100, 20, 3
 _MOST_READ = 1 << 28
 """What is read of the files of one location."""
-_LONGEST_LINE = 200
+_LONGEST = 200
 _DEADLINE_S = 600.0
 
 
-def named_in(data: bytes, paths: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line of *data* that names one of *paths*, or something below it."""
-    # fstab and the tables of exports have no spaces in a field.
-    spelled = dict.fromkeys(one for path in paths for one in (path, path.replace(" ", "\\040")))
-    choice = b"|".join(re.escape(os.fsencode(path)) for path in spelled)
-    # Not a part of a longer name, on either side.
-    pattern = re.compile(rb"(?<![\w./])(?:" + choice + rb")(?![\w.-])")
+def named_in(data: bytes, paths: Iterable[str]) -> Iterator[str]:
+    """Yield where *data* names one of *paths*, or something below it: as ``line: path``, or ``path`` alone if not text.
+
+    Nothing else of the data is told: lines may hold secrets.
+    """
+    is_text = b"\0" not in data
+    choice = b"|".join(re.escape(one) for path in paths for one in sorted(_spelled(path), key=len, reverse=True))
+    # Fields of a database follow each other without anything between them.
+    ends = rb"(?![\w-]|\.[\w-])" if is_text else b""
+    pattern = re.compile(rb"(?:" + choice + rb")" + ends + rb"[^\0-\x20\"'<>|;,:]{0,%d}" % _LONGEST)
     for number, line in enumerate(data.split(b"\n"), 1):
-        if not line.lstrip().startswith(b"#") and pattern.search(line):
-            yield number, printable(line.strip())
+        if is_text and line.lstrip().startswith(b"#"):
+            continue
+        for match in pattern.finditer(line):
+            if not (is_text and _is_within_another(line[: match.start()])):
+                named = printable(match.group())
+                yield f"{number}: {named}" if is_text else named
+                break
+
+
+def _spelled(path: str) -> set[bytes]:
+    """Return a path as fstab, tables of exports, JSON, addresses and the names of units have it."""
+    spelled = (path, path.replace(" ", "\\040"), path.replace("/", "\\/"), quote(path), mount_unit(path))
+    return set(map(os.fsencode, spelled))
+
+
+def _is_within_another(before: bytes) -> bool:
+    """Return whether what comes before a path is the beginning of that: /mnt of /mnt/srv/runs."""
+    beginning = re.search(rb"[\w./@%+-]*$", before)
+    return beginning is not None and beginning.group().startswith(b"/") and not beginning.group().endswith(b"/")
 
 
 @dataclass(frozen=True)
@@ -79,7 +106,7 @@ class Looked:
 
 
 def references(places: Places, paths: Sequence[str], ours: Iterable[str] = (), files: Sequence[str] = FILES) -> Looked:
-    """Return the lines on this host that name one of *paths*, as ``file:line: text``.
+    """Return where files on this host name one of *paths*, as ``file:line: path``.
 
     :param ours: files that name it because it is kept
     """
@@ -93,10 +120,13 @@ def references(places: Places, paths: Sequence[str], ours: Iterable[str] = (), f
                 unseen.append(f"{printable(path)}, which is larger than {decimal(_LARGEST)}")
                 continue
             there = own_files.read(path)
-        except (OSError, StowageError):
-            continue  # it is gone, or no file
+        except FileNotFoundError:
+            continue
+        except (OSError, StowageError) as error:
+            unseen.append(one_line(error, path))
+            continue
         lines = [] if there is None else named_in(there[0], paths)
-        found += (f"{printable(path)}:{number}: {text}" for number, text in lines)
+        found += (f"{printable(path)}:{named}" for named in lines)
     if len(found) > _MOST:
         unseen.append(f"{len(found) - _MOST} more lines that name it")
     return Looked(found[:_MOST], unseen)
@@ -157,7 +187,7 @@ def _named_below(fd: int, top: str, paths: Sequence[str], contents: bool) -> tup
                     left_out += 1
                 else:
                     size += len(data)
-                    found = (f"{name}:{number}: {text[:_LONGEST_LINE]}" for number, text in named_in(data, paths))
+                    found = (f"{name}:{named}" for named in named_in(data, paths))
             for one in found:
                 if len(named) < _MOST_BELOW:
                     named.append(one)

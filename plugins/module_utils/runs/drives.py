@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from ..owner import Registry
 from ..paths import is_within
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
-from ..syscalls import DIRECTORY, mount_id
+from ..syscalls import DIRECTORY
 from . import pinning
 from .pins import READ_ONLY, Pin, Use
 
@@ -55,13 +55,12 @@ class Sight:
     """
 
     def __init__(self) -> None:
-        self.mounts = mount_table.read()
+        self.mounts: Sequence[Mount] = mount_table.read()
         self.lasting = LastingMounts.read()
 
     def mount_of(self, fd: int) -> Mount:
         """Return the mount that *fd* was opened through; where looking has mounted it, the table is read anew."""
-        if mount_id(fd) not in {mount.id for mount in self.mounts}:
-            self.mounts = mount_table.read()
+        self.mounts = mount_table.with_mount_of(fd, self.mounts)
         return mount_table.of_fd(fd, self.mounts)
 
 

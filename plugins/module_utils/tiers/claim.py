@@ -23,9 +23,9 @@ from .. import mounts as mount_table
 from ..claims import Claims
 from ..data_location.place import check_components, is_local
 from ..errors import Refusal, StowageError, printable
-from ..mounts import Mount, of_path
+from ..mounts import Mount, follow, of_path
 from ..owner import XATTR, Mark, Registry, read_mark
-from ..paths import is_within, relation, resolve
+from ..paths import is_within, relation
 from ..places import Places
 from ..services.lasting_mounts import LastingMounts
 from ..syscalls import DIRECTORY, mount_id, open_beneath, rename_noreplace
@@ -128,12 +128,11 @@ def check_place(wanted: Wanted, mounts: Sequence[Mount], lasting: LastingMounts)
         if is_within(system, path):
             rule = f"it {relation(path, system)} {system}, which holds what is not the tier's"
             raise Refusal(name, rule, "name a directory of its own")
-    real = resolve(path)
+    real, mount = follow(path, mounts)
     if real != path:
         rule = f"it leads over a symbolic link to {printable(real)}; the store refuses links, and mounts miss them"
         raise Refusal(name, rule, f"write {printable(real)}")
     lasting.check(name, path, mounts)
-    mount = of_path(path, mounts)
     if mount_table.is_shared(mount.fstype):
         raise Refusal(
             name, f"{mount.point} is {mount.fstype}, which other hosts see too", "choose a directory on a local disk"

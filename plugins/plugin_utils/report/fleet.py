@@ -15,7 +15,7 @@ from ansible_collections.stowage.host.plugins.module_utils.errors import Refusal
 from . import totals
 from .attention import attention
 from .drives import drives
-from .hosts import Asked, of_host
+from .hosts import Asked, bounded, of_host
 from .told import Measured, Part
 
 VERSION = 1
@@ -27,7 +27,7 @@ _TEMPLATE = re.compile(r"{(?=[{%#])")
 
 def fleet(asked: Sequence[Asked], now: float) -> Part:
     """Return the report on all hosts that were asked, those that did not answer included."""
-    asked = sorted(asked, key=lambda host: host.name)
+    asked = sorted(map(bounded, asked), key=lambda host: host.name)
     hosts = [of_host(host) for host in asked]
     report: Part = {
         "version": VERSION,

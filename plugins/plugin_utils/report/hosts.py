@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.stowage.host.plugins.module_utils.paths import is_within
+from ansible_collections.stowage.host.plugins.module_utils.sizes import decimal
 
 from .told import Part, Told, folded, mapping, mappings, moment, text, texts, truth, whole
 
+LARGEST = 4_000_000
+"""How many characters the facts of one host may have, as JSON: a hundred drives take some 20,000."""
 _BOOT = ("/boot", "/boot/efi", "/efi")
 _NOT_MOUNTED = "its disk is not mounted"
 
@@ -28,6 +32,18 @@ class Asked:
     """Why it gave none now; empty when it did."""
     reached: bool = True
     """Whether it was reached at all."""
+
+
+def bounded(asked: Asked) -> Asked:
+    """Return what came of asking a host, without its facts when they are so large that they crowd out the others."""
+    try:
+        size = len(json.dumps(asked.facts, default=str))
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists
+        size = LARGEST + 1
+    if size <= LARGEST:
+        return asked
+    why = f"its facts are larger than {decimal(LARGEST)}: look at them with the module storage_facts"
+    return replace(asked, facts=None, why=asked.why or why)
 
 
 def of_host(asked: Asked) -> Part:
@@ -132,9 +148,10 @@ def _files_used_pct(files: int | None, free: int | None) -> int | None:
 
 
 def _held(facts: Told) -> Iterable[tuple[str, str]]:
-    """Return what Stowage has on the host, in words, and where."""
+    """Return what Stowage has on the host, in words, and a path on the filesystem that it is on."""
     for name, one in mapping(mapping(facts.get("layout")).get("locations")).items():
-        yield text(name), text(mapping(one).get("path"))
+        # Its path may lead elsewhere over a link; what it is on was looked up on the host.
+        yield text(name), text(mapping(one).get("mount")) or text(mapping(one).get("path"))
     location = facts.get("data_location")
     if location:
         yield "data location", text(mapping(location).get("path"))
@@ -202,7 +219,7 @@ def _eviction(told: object) -> Part | None:
 
 
 def _relocation(told: Told) -> Part:
-    words = {field: text(told.get(field)) for field in ("location", "path", "to", "stage", "doing")}
+    words = {field: text(told.get(field)) for field in ("location", "path", "to", "stage", "doing", "standing")}
     return {**words, "since": moment(told.get("since"))}
 
 

@@ -40,8 +40,9 @@ def text(value: Any) -> str:
 
 
 def whole(value: Any) -> int | None:
-    """Return a number of bytes, files or the like; None where it is not known."""
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """Return a number of bytes, files or the like; None where it is not known, or no filesystem could have so many."""
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    return int(value) if known else None
 
 
 def moment(value: Any) -> float | None:
