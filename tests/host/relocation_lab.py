@@ -25,8 +25,9 @@ from stowage_core.layout.found import MountRule
 from stowage_core.layout.rules import resolve
 from stowage_core.places import Places
 from stowage_core.relocation import plan, recorded
-from stowage_core.relocation.moving import Moving, Tools
+from stowage_core.relocation.moving import Moving
 from stowage_core.relocation.recorded import Relocation
+from stowage_core.relocation.work import Tools
 from stowage_core.services.lasting_mounts import LastingMounts
 from stowage_core.services.systemd_units import Systemctl
 
