@@ -115,16 +115,33 @@ def test_killed_at_each_stage_with_somebody_who_writes(lab: Lab, step: str) -> N
     assert (lab.to / "ann/e/r/log").read_bytes().startswith(written), "nothing that was written is lost"
 
 
+def boot(lab: Lab, late: bool = False) -> None:
+    """Have mounted at the old path what a boot has mounted there: nothing, but for what a unit mounts.
+
+    :param late: whether the new disk comes too late for that unit, which fails
+    """
+    while is_mounted(lab.path):
+        subprocess.run(["umount", lab.path], check=True)
+    if list(lab.units.iterdir()) and not late:
+        subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+
+
+def is_mounted(path: Path) -> bool:
+    """Return what the mount table says: ``os.path.ismount`` sees no directory that is mounted over itself."""
+    return any(mount.point == str(path) for mount in mounts.read())
+
+
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("step", [one for one in FORWARD if one not in ("finished",)])
-def test_as_after_a_boot(lab: Lab, step: str) -> None:
-    """What is mounted over the old path is gone, but for what a unit mounts."""
+def test_as_after_a_boot(lab: Lab, step: str, late: bool) -> None:
     before = contents(lab.path)
     killed(step, lab.move)
-    while os.path.ismount(lab.path):
-        subprocess.run(["umount", lab.path], check=True)
-    (unit,) = [*lab.units.iterdir(), None][:1]
-    if unit is not None:
-        subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+    boot(lab, late)
+    assert not is_mounted(lab.path) or os.path.samefile(lab.path, lab.to)
+    if late and lab.stage == "switched":
+        with pytest.raises(Refusal, match="is to be mounted at .* and is not"):
+            lab.move()
+        boot(lab)
     assert contents(lab.path) == before
     lab.move()
     assert contents(lab.path) == before == contents(lab.to) and lab.stage == "finished"
@@ -143,7 +160,7 @@ def test_switched_back(lab: Lab, step: str | None) -> None:
     assert lab.held, "until the settings are those of before"
     assert still_open.read() == ""
     still_open.close()
-    assert contents(lab.path) == before and not os.path.ismount(lab.path)
+    assert contents(lab.path) == before and not is_mounted(lab.path)
     lab.lay_out(**moving.recorded().before)
     lab.moving().give_up()
     assert lab.stage == "undone" and not lab.held and not list(lab.units.iterdir())
@@ -160,7 +177,7 @@ def test_switched_back_although_the_switch_is_not_recorded(lab: Lab) -> None:
     lab.moving().undo()
     lab.moving().give_up()
     assert lab.stage == "undone" and not lab.held
-    assert contents(lab.path) == before and not os.path.ismount(lab.path) and not list(lab.units.iterdir())
+    assert contents(lab.path) == before and not is_mounted(lab.path) and not list(lab.units.iterdir())
 
 
 @pytest.mark.parametrize("step", FORWARD[: FORWARD.index("bound")])
@@ -169,7 +186,7 @@ def test_given_up_after_it_was_killed(lab: Lab, step: str) -> None:
     killed(step, lab.move)
     lab.moving().give_up()
     assert lab.stage == "given up" and not lab.held
-    assert contents(lab.path) == before and not os.path.ismount(lab.path) and not list(lab.units.iterdir())
+    assert contents(lab.path) == before and not is_mounted(lab.path) and not list(lab.units.iterdir())
     (lab.path / "meanwhile").write_text("and the location is in use")
     (lab.path / "ann/e/r/work/f1").unlink()
     now = contents(lab.path)
@@ -196,7 +213,7 @@ def test_somebody_who_does_not_end(lab: Lab) -> None:
         lab.until_switched(wait_s=0)
     assert log.name in str(failed.value) or "in use after 0 s" in str(failed.value)
     assert "it is given up: " in str(failed.value) and "jobs are not held" in str(failed.value)
-    assert lab.stage == "given up" and not lab.held and not os.path.ismount(lab.path)
+    assert lab.stage == "given up" and not lab.held and not is_mounted(lab.path)
     lab.move()
 
 
@@ -398,7 +415,7 @@ def booted(lab: Lab, disk: Any) -> None:
     """Have mounted what a boot mounts."""
     at = Path(lab.places.relocations_dir) / "disks/runs"
     for point in (lab.path, at):
-        while os.path.ismount(point):
+        while is_mounted(point):
             subprocess.run(["umount", point], check=True)
     if list(lab.units.iterdir()):
         subprocess.run(["mount", disk.device, at], check=True)
@@ -794,7 +811,7 @@ def test_hosts_that_share_a_location_switch_together(lab: Lab, other: Other, und
         first.give_up()
         other.do(second.give_up)
         assert contents(lab.path) == before and not lab.held and not other.lab.held
-        other.do(lambda: expect(contents(lab.path) == before and not os.path.ismount(lab.path)))
+        other.do(lambda: expect(contents(lab.path) == before and not is_mounted(lab.path)))
         return
     lab.lay_out(**first.recorded().after)
     other.do(lambda: other.lab.lay_out(**first.recorded().after))
