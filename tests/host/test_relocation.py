@@ -147,6 +147,74 @@ def test_as_after_a_boot(lab: Lab, step: str, late: bool) -> None:
     assert contents(lab.path) == before == contents(lab.to) and lab.stage == "finished"
 
 
+@pytest.mark.parametrize("second", ["held", "covered", "closed", "copied", "unpacked", "compared"])
+def test_a_boot_never_switches_to_half_a_copy(lab: Lab, second: str) -> None:
+    """Killed with the unit there, the new disk is late once, and the copy is gone on with: the unit goes first."""
+    before = contents(lab.path)
+    killed("kept", lab.move)
+    boot(lab, late=True)
+    (lab.path / "ann/e/r/work/f1").write_text("so that it is copied again")
+    now = contents(lab.path)
+    killed(second, lab.move)
+    if second != "held":
+        assert not list(lab.units.iterdir())
+        boot(lab)
+    assert contents(lab.path) == now != before
+    lab.move()
+    assert contents(lab.path) == now == contents(lab.to) and lab.stage == "finished"
+
+
+def test_a_boot_never_switches_to_what_is_to_be_copied_again(lab: Lab) -> None:
+    killed("kept", lab.move)
+    with opened_beneath(lab.moving().recorded(), mounts.read()) as fd:
+        _write(fd, "ann/e/r/work/f5", b"by a host that does not follow")
+    with pytest.raises(Refusal, match="was changed since it was copied; have it copied again"):
+        lab.moving().switch()
+    assert lab.stage == "closed" and not list(lab.units.iterdir())
+    boot(lab)
+    lab.move()
+    assert (lab.to / "ann/e/r/work/f5").read_bytes().startswith(b"by a host")
+
+
+def mounted_too_early(lab: Lab, step: str) -> None:
+    """Have the new directory at the old path by a unit that an interrupted move has left, as if after a boot."""
+    killed(step, lab.move)
+    for unit in lab.moving()._units(lab.moving().recorded()):
+        unit.write(str(lab.units), lab.systemctl)
+    boot(lab)
+
+
+@pytest.mark.parametrize("step", ["copied", "unpacked", "compared"])
+@pytest.mark.parametrize("by", ["undo", "give_up"])
+def test_what_a_unit_of_the_move_has_mounted_too_early_is_taken_away(lab: Lab, step: str, by: str) -> None:
+    before = contents(lab.path)
+    mounted_too_early(lab, step)
+    (lab.path / "state.db").write_text("by somebody who took it for the runs")
+    moving = lab.moving()
+    with pytest.raises(Refusal, match="give the move up"):
+        lab.move()
+    moving.undo() if by == "undo" else moving.give_up()
+    assert not is_mounted(lab.path) and not list(lab.units.iterdir())
+    moving.give_up()
+    assert lab.stage == "given up" and not lab.held and contents(lab.path) == before
+    with pytest.raises(PartlyFailed, match="was changed by somebody since it was copied.*it is given up") as refused:
+        lab.move()
+    assert step != "copied" or "state.db in it is not of the copy" in str(refused.value)
+    assert (lab.to / "state.db").exists(), "nowhere else, and not deleted"
+    (lab.to / "state.db").unlink()
+    lab.move()
+    assert contents(lab.to) == before
+
+
+def test_what_somebody_else_has_mounted_stays(lab: Lab) -> None:
+    killed("copied", lab.move)
+    subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+    with pytest.raises(Refusal, match=f"which nobody has recorded; unmount {lab.path}"):
+        lab.moving().give_up()
+    subprocess.run(["umount", lab.path], check=True)
+    lab.moving().give_up()
+
+
 @pytest.mark.parametrize("step", [None, *BACK[:4]])
 def test_switched_back(lab: Lab, step: str | None) -> None:
     before = contents(lab.path)

@@ -109,7 +109,7 @@ class Relocation:
     was: State | None = None
     """The old content, when it was compared."""
     copied: State | None = None
-    """The new content then, without the directory itself."""
+    """The new content since then, without the directory itself; None while it is copied to."""
     began: bool = False
     """Whether anything was put into the new directory."""
     aside: State | None = None

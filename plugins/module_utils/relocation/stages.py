@@ -37,6 +37,8 @@ UNDONE = "undone"
 UNDER_WAY = (HELD, CLOSED, COPIED, VERIFIED, SWITCHED)
 """Jobs are held for it."""
 IN_NEW_PLACE = (SWITCHED, FINISHED, RETIRED, FORGOTTEN)
+WITH_UNITS = (VERIFIED, SWITCHED, FINISHED, RETIRED)
+"""A boot may mount the new directory at the old path."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .. import events
 from .. import mounts as mount_table
-from ..errors import Refusal, StowageError, one_line
+from ..errors import Refusal, StowageError, one_line, printable
 from ..gate import holds
 from ..locks import runs_lock
 from ..runs import stamps
@@ -25,6 +25,7 @@ from .stages import (
     CLOSED,
     COPIED,
     FINISHED,
+    FOREIGN,
     FORGOTTEN,
     GIVEN_UP,
     HELD,
@@ -33,7 +34,9 @@ from .stages import (
     SWITCHED,
     UNDONE,
     VERIFIED,
+    Found,
     reached,
+    standing,
 )
 from .work import Work
 
@@ -90,7 +93,8 @@ class Switching(Work):
                 rule = f"{one.path} was changed since it was copied"
                 raise Refusal(one.location, rule, "have it copied again (state copied; stowage.host.relocate does so)")
         with opened_new(one, table) as fd:
-            self._check_kept(one, fd)
+            if state_of(fd, itself=False) != one.copied:
+                raise self._changed(one)
 
     def _check_closed(self, one: Relocation) -> None:
         """Refuse when anybody could have written to the old directory since it was closed."""
@@ -103,15 +107,14 @@ class Switching(Work):
     def _writable(self, one: Relocation) -> list[str]:
         return one.at_old_path.writable_ways(mount_table.read())
 
-    def _check_kept(self, one: Relocation, fd: int) -> None:
-        """Refuse a new directory, open at *fd*, that is not as it was left."""
-        if one.copied is not None:
-            kept = state_of(fd, itself=False) == one.copied
-        else:
-            kept = not one.began or staging.is_roots_only(fd)
-        if not kept:
-            rule = f"{one.to} was changed by somebody since it was copied"
-            raise Refusal(one.location, rule, "look at both, and empty it to have it copied again")
+    def _changed(self, one: Relocation, name: bytes = b"") -> Refusal:
+        """Return what refuses a new directory that is not as it was left.
+
+        :param name: of what is in it and was not copied
+        """
+        what = f": {printable(name)} in it is not of the copy" if name else ""
+        rule = f"{one.to} was changed by somebody since it was copied{what}"
+        return Refusal(one.location, rule, "look at both, and empty it to have it copied again")
 
     def _follow(self, one: Relocation, before_fd: int, after_fd: int) -> None:
         """Have the teams of runs stay known: their stamps are true of directories, and these are other ones now."""
@@ -124,7 +127,7 @@ class Switching(Work):
         one = recorded.load(self._places, self._location)
         if one is None:
             return None
-        stage = self._not_foreign(one)
+        stage = self._with_strays_gone(one)
         if stage in (HELD, CLOSED, COPIED, VERIFIED, GIVEN_UP) or one.stage == UNDONE:
             return one
         is_back = stage in (SWITCHED, UNDONE) or (stage == LOST and one.stage == SWITCHED)
@@ -143,6 +146,19 @@ class Switching(Work):
         self._back(one)
         self._step("switched back")
         return self._reach(one.at(UNDONE), "undone")
+
+    def _with_strays_gone(self, one: Relocation) -> str:
+        """Return the last stage that is reached, without what a unit of the move has mounted when it was not to."""
+        stage = self.standing(one)
+        if stage != FOREIGN or not self._has_units(one):
+            return self.check(one) if stage == FOREIGN else stage
+        if self._differences.check_mode:
+            return standing(one.stage, one.doing, Found())
+        self._differences.act(f"unmount {one.to} from {one.real}")
+        one.at_old_path.uncover()
+        # Second: when this is cut short the mount still is, or becomes again, one of a unit of the move.
+        self._remove_units(one)
+        return self.standing(one)
 
     def _check_old_there(self, one: Relocation) -> None:
         """Refuse when what would be gone back to is not the old directory, with its content."""
@@ -181,15 +197,14 @@ class Switching(Work):
         one = recorded.load(self._places, self._location)
         if one is None:
             return None
-        stage = self._not_foreign(one)
+        stage = self._with_strays_gone(one)
         if stage in (SWITCHED, LOST) or one.stage in (FINISHED, RETIRED, FORGOTTEN):
             rule = f"it was moved to {one.to}, which is in use"
             raise Refusal(one.location, rule, "undo that first" if stage == SWITCHED else "move it again")
         over = one.stage in (UNDONE, GIVEN_UP)
         if (not over and self._is_predicted(one, GIVEN_UP)) or self._differences.check_mode:
             return one
-        if not over:
-            self._remove_units(one)
+        self._remove_units(one)
         if not over or one.hold in holds.load(self._places):
             self._back(one)
             self._step("opened")

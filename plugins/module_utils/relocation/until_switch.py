@@ -14,7 +14,7 @@ from typing import TypeVar
 from .. import mounts as mount_table
 from ..errors import PartlyFailed, Refusal, StowageError, one_line
 from ..locks import host_lock
-from . import backup, copying, recorded, staging
+from . import backup, copying, recorded, signs, staging
 from .comparison import Compared, compare, state_of
 from .content import names_in
 from .directories import opened_new, opened_old
@@ -80,8 +80,17 @@ class UntilTheSwitch(Switching):
 
     def _check_copyable(self, one: Relocation, fd: int) -> None:
         """Refuse a new directory, open at *fd*, in which there may be anything that copying again would delete."""
-        if names_in(fd):
-            self._check_kept(one, fd)
+        names = names_in(fd)
+        if not names or not one.began:
+            return
+        if one.copied is not None:
+            # Wherever it is: on the way out of where it was copied, or back into that.
+            if state_of(fd, itself=False, aside=staging.place_of(one.identity)).kept != one.copied.kept:
+                raise self._changed(one)
+            return
+        others = [name for name in names if name != signs.copy(one.identity)]
+        if others or not staging.is_roots_only(fd):
+            raise self._changed(one, *others[:1])
 
     def copy(self) -> Relocation:
         """Copy the content, and compare the copy with it."""
@@ -103,13 +112,18 @@ class UntilTheSwitch(Switching):
             self._check_copyable(one, new_fd)
             if not one.began or not names_in(new_fd):
                 staging.keep_for_root(new_fd, one.to)
-                one = self._save(replace(one, began=True))
+                one = self._save(replace(one, began=True, copied=None))
+            elif not staging.is_roots_only(new_fd):
+                staging.close_up(new_fd)  # it was opened up for the switch
+                self._check_copyable(one, new_fd)
             if not one.copy:
                 was, empty = state_of(old_fd), state_of(new_fd, itself=False)
                 return self._reach(one.at(VERIFIED, was=was, copied=empty), "compared")
             one = self._save(replace(one, stage=CLOSED, doing=COPIED))
             with staging.staged(new_fd, one.identity) as content_fd:
-                one, found = self._copied(replace(one, copied=None), old_fd, content_fd)
+                one, found = self._copied(one, old_fd, content_fd)
+                # Now, so that it is known again when it is cut short on its way to its place.
+                one = self._save(replace(one, copied=state_of(content_fd, itself=False)))
             staging.unpack(new_fd, one.identity)
             self._step("unpacked")
             # What it was moved by has changed its directories' times of change.
@@ -122,7 +136,7 @@ class UntilTheSwitch(Switching):
         if self._tools.rsync is None:
             raise Refusal("rsync", "there is no such program on this host", "install it (package rsync)")
         for attempt in range(_ATTEMPTS):
-            one = self._save(replace(one, stage=CLOSED, doing=COPIED))
+            one = self._save(replace(one, stage=CLOSED, doing=COPIED, copied=None))
             fstype = one.old.filesystem.fstype
             with copying.alone(self._places, self._location) as lock_fd:
                 program, run = self._tools.rsync, self._tools.run_command

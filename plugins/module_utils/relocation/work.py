@@ -20,7 +20,7 @@ from . import recorded
 from .old_path import UNITS, KeptMount, kept_disk, kept_path
 from .progress import Progress
 from .recorded import Relocation
-from .stages import FOREIGN, LOST, standing
+from .stages import FOREIGN, LOST, WITH_UNITS, standing
 
 STEPS = (
     "recorded",
@@ -105,12 +105,9 @@ class Work:
             raise Refusal(self._location, rule, f"mount it (systemctl start {self._kept(one).name})")
         if stage == FOREIGN:
             rule = f"{one.to} is mounted at {one.real}, which nobody has recorded"
-            raise Refusal(self._location, rule, f"unmount {one.real}")
+            ours = "a unit of the move does it: give the move up (relocate_give_up=true)"
+            raise Refusal(self._location, rule, ours if self._has_units(one) else f"unmount {one.real}")
         return stage
-
-    def _not_foreign(self, one: Relocation) -> str:
-        stage = self.standing(one)
-        return self.check(one) if stage == FOREIGN else stage
 
     def _kept(self, one: Relocation) -> KeptMount:
         return kept_path(one.location, one.at_old_path, mount_table.read())
@@ -120,11 +117,17 @@ class Work:
         disk = [kept_disk(one.location, one.at_old_path, one.old.filesystem)] if one.disk_at else []
         return [*disk, self._kept(one)]
 
+    def _has_units(self, one: Relocation) -> bool:
+        return any(unit.is_there(self._tools.units) for unit in self._units(one))
+
     def _remove_units(self, one: Relocation) -> None:
         for unit in reversed(self._units(one)):
             unit.remove(self._tools.units, self._tools.systemctl)
 
     def _save(self, one: Relocation, step: str = "") -> Relocation:
+        if one.stage not in WITH_UNITS:
+            # First, and whatever it comes from: a boot must not switch to what is copied to, or compared.
+            self._remove_units(one)
         recorded.save(self._places, one)
         if step:
             self._step(step)
