@@ -20,7 +20,7 @@ from relocation_lab import Lab, contents, fill
 from stowage_core import mounts
 from stowage_core.differences import Differences
 from stowage_core.errors import PartlyFailed, Refusal, StowageError
-from stowage_core.relocation import afterwards, old_path, plan, recorded, users
+from stowage_core.relocation import afterwards, old_path, plan, recorded, staging, users
 from stowage_core.relocation.comparison import compare, state_of
 from stowage_core.relocation.directories import opened_beneath
 from stowage_core.relocation.moving import Moving
@@ -213,6 +213,40 @@ def test_what_somebody_else_has_mounted_stays(lab: Lab) -> None:
         lab.moving().give_up()
     subprocess.run(["umount", lab.path], check=True)
     lab.moving().give_up()
+
+
+def killed_at_rename(lab: Lab, number: int) -> None:
+    """Kill a move when it has given the copy, or taken back from it, so many names."""
+
+    def work(kill: Callable[[str], None]) -> None:
+        rename, left = staging.rename_noreplace, iter(range(number - 1, -1, -1))
+
+        def renamed(*words: Any) -> None:
+            rename(*words)
+            if next(left) == 0:
+                kill("renamed")
+
+        staging.rename_noreplace = renamed
+        lab.move()
+
+    killed("renamed", work)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("second", [1, 3, 4, 5])
+def test_killed_while_an_earlier_copy_is_taken_back(lab: Lab, first: int, second: int) -> None:
+    """Four names are taken back, and the fifth is on its way out again."""
+    for name in "abc":
+        (lab.path / name).write_text(name)
+    before = contents(lab.path)
+    killed_at_rename(lab, first)  # on its way to its place
+    boot(lab)
+    killed("compared", lab.move)
+    boot(lab)
+    killed_at_rename(lab, second)
+    assert contents(lab.path) == before
+    lab.move()
+    assert contents(lab.path) == before == contents(lab.to)
 
 
 @pytest.mark.parametrize("step", [None, *BACK[:4]])
