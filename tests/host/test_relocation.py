@@ -296,6 +296,26 @@ def test_given_up_after_it_was_killed(lab: Lab, step: str) -> None:
     assert contents(lab.to) == now
 
 
+@pytest.mark.parametrize("booted", [False, True])
+@pytest.mark.parametrize("step", ["opened", "lifted", "given up"])
+@pytest.mark.parametrize("since", ["copied", "kept", None])
+def test_killed_while_it_is_given_up(lab: Lab, since: str | None, step: str, booted: bool) -> None:
+    before = contents(lab.path)
+    if since is None:
+        lab.until_switched().undo()
+    else:
+        killed(since, lab.move)
+    if (since, step) != (None, "given up"):  # which is recorded as undone before
+        killed(step, lambda kill: lab.moving(kill).give_up())
+    if booted:
+        boot(lab)
+    assert contents(lab.path) == before and not is_mounted(lab.path)
+    lab.moving().give_up()
+    assert lab.stage == ("undone" if since is None else "given up") and not lab.held
+    assert contents(lab.path) == before and not list(lab.units.iterdir())
+    (lab.path / "goes on").touch()
+
+
 def test_given_up_and_begun_with_another_directory_of_the_same_name(lab: Lab) -> None:
     before = contents(lab.path)
     killed("copied", lab.move)
@@ -664,6 +684,7 @@ def test_retired_and_forgotten(lab: Lab) -> None:
     (lab.to / "ann/e/r/latest").unlink()
     with (lab.path / "ann/e/r/log").open(), pytest.raises(Refusal, match="something open by the old path"):
         moving.forget()
+    assert moving.recorded().doing == ""
     state = lab.root / "state"
     (state / "last-run").symlink_to(lab.path / "ann/e/r")
     (state / "job.json").write_text(f'{{"ckpt": "{lab.path}/ann/e/r/work/f1"}}')
@@ -692,6 +713,24 @@ def test_killed_while_it_is_deleted(lab: Lab, step: str) -> None:
     assert contents(lab.path) == before
     lab.moving().retire(str(lab.path))
     assert beneath(lab) == {} and contents(lab.path) == before == contents(lab.to)
+
+
+@pytest.mark.parametrize("booted", [False, True])
+@pytest.mark.parametrize("step", ["forgetting", "uncovered", "not kept", "forgotten"])
+def test_killed_while_it_is_forgotten(lab: Lab, step: str, booted: bool) -> None:
+    lab.move()
+    lab.moving().retire(str(lab.path))
+    (lab.to / "ann/e/r/latest").unlink()
+    before = contents(lab.to)
+    killed(step, lambda kill: lab.moving(kill).forget())
+    if booted:
+        boot(lab)
+    moving = lab.moving()
+    moving.check(moving.recorded())
+    moving.retire(str(lab.path))
+    moving.forget()
+    assert lab.stage == "forgotten" and not lab.path.exists() and not list(lab.units.iterdir())
+    assert contents(lab.to) == before and not is_mounted(lab.path)
 
 
 def refuse_to_delete(lab: Lab, rule: str) -> None:

@@ -204,9 +204,11 @@ class Afterwards(Work):
             self._differences.act(f"not looked at: {'; '.join(looked.unseen)}")
         if self._is_predicted(one, FORGOTTEN):
             return one
+        one = self._save(replace(one, doing=FORGOTTEN), "forgetting")
         self._uncover_for_good(one)
         self._step("uncovered")
         self._remove_units(one)
+        self._step("not kept")
         with suppress(FileNotFoundError):
             if one.here and not one.disk_at:
                 os.rmdir(one.real)
@@ -223,6 +225,8 @@ class Afterwards(Work):
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
+                if now.bound:
+                    self._save(replace(one, doing=""))  # or nobody would be told when it is gone some day
                 rule = f"somebody has something open by the old path {one.real}"
                 raise Refusal(one.location, rule, "see who with fuser -vm, and end that") from error
 

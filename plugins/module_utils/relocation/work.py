@@ -44,7 +44,9 @@ STEPS = (
     "deleting",
     "deleted",
     "retired",
+    "forgetting",
     "uncovered",
+    "not kept",
     "forgotten",
 )
 """What happens, in its order."""
