@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from relocation_lab import Lab, contents, fill
 from stowage_core import mounts
 from stowage_core.differences import Differences
 from stowage_core.errors import PartlyFailed, Refusal, StowageError
-from stowage_core.relocation import afterwards, old_path, plan, recorded, staging, users
+from stowage_core.relocation import afterwards, aside, old_path, plan, recorded, staging, users
 from stowage_core.relocation.comparison import compare, state_of
 from stowage_core.relocation.directories import opened_beneath
 from stowage_core.relocation.moving import Moving
@@ -463,6 +465,64 @@ def test_what_comes_while_it_is_set_aside_is_not_deleted(lab: Lab, step: str, na
     assert (lab.path / name).read_text() == "nowhere else" and not lab.held
     (lab.path / name).unlink()
     assert contents(lab.path).keys() == before.keys()
+
+
+@pytest.mark.parametrize("name", ["moved", "copy"])
+def test_names_of_a_worker_are_content(lab: Lab, name: str) -> None:
+    """Whatever somebody makes at the top of the location: also what the move was to be called."""
+    (lab.path / ".stowage-moved-mine").mkdir()
+
+    def make(step: str) -> None:
+        if step == "held":
+            (lab.path / f".stowage-{name}-{lab.moving().recorded().identity}").write_text("mine")
+
+    moving = lab.until_switched(make)
+    before = inside(lab.path)
+    assert len([one for one in before if one.startswith(".stowage-")]) == 2
+    lab.lay_out(**moving.recorded().after)
+    killed("set aside", lambda kill: lab.moving(kill).finish())
+    lab.moving().undo()
+    lab.lay_out(**moving.recorded().before)
+    lab.moving().give_up()
+    assert lab.stage == "undone" and not lab.held and inside(lab.path) == before
+    shutil.rmtree(lab.to)
+    lab.to.mkdir()
+    lab.move()
+    lab.moving().retire(str(lab.path))
+    assert inside(lab.to) == before and beneath(lab) == {}
+
+
+def inside(path: Path) -> dict[str, Any]:
+    """Return what is in a tree, without the directory itself, whose time changes with each name in it."""
+    return {name: one for name, one in contents(path).items() if name != "."}
+
+
+def test_a_name_that_a_copy_needs_is_refused(lab: Lab) -> None:
+    killed("copied", lab.move)
+    lab.moving().give_up()
+    mine = lab.path / f".stowage-copy-{lab.moving().recorded().identity}"
+    mine.mkdir()
+    with pytest.raises(PartlyFailed, match=f"{mine.name} in {lab.path} has a name that the move needs; move it away"):
+        lab.move()
+    mine.rmdir()
+    lab.move()
+
+
+def test_an_empty_location_goes_back_when_it_was_only_closed(lab: Lab) -> None:
+    shutil.rmtree(lab.path / "ann")
+    moving = lab.until_switched()
+    lab.lay_out(**moving.recorded().after)
+
+    def finish(kill: Callable[[str], None]) -> None:
+        aside.os = SimpleNamespace(**{**vars(os), "fchmod": lambda *words: (os.fchmod(*words), kill("closed"))})
+        lab.moving().finish()
+
+    killed("closed", finish)
+    lab.moving().undo()
+    assert os.stat(lab.path).st_mode & 0o7777 == 0o2775
+    lab.lay_out(**moving.recorded().before)
+    lab.moving().give_up()
+    assert lab.stage == "undone" and not lab.held
 
 
 def test_what_cannot_be_set_aside_is_put_back(lab: Lab) -> None:
@@ -962,7 +1022,8 @@ def test_hosts_that_share_a_location_switch_together(lab: Lab, other: Other, und
     other.do(lambda: expect((lab.path / "by the first").exists()))
     first.retire(str(lab.path))
     other.do(lambda: second.retire(str(lab.path)))
-    assert beneath(lab) == {} and (lab.to / "by the first").exists()
+    assert [name.partition("-moved-")[0] for name in beneath(lab)] == [".stowage"], "the sign for others"
+    assert (lab.to / "by the first").exists()
     (lab.to / "ann/e/r/latest").unlink()
     other.do(second.forget)
     first.forget()
@@ -989,6 +1050,58 @@ def test_a_host_does_not_go_back_to_what_another_has_set_aside(lab: Lab, other: 
     assert other.lab.stage == "switched" and other.lab.held
     first.retire(str(lab.path))
     other.do(refused)
+
+
+def test_a_host_that_shares_it_waits_for_what_is_set_aside_in_part(lab: Lab, other: Other) -> None:
+    for name in "abc":
+        (lab.path / name).write_text(name)
+    before = inside(lab.path)
+    first, second = lab.moving(), other.lab.moving()
+    first.close(lab.planned(together=True), 60)
+    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
+    first.copy()
+    other.do(second.copy)
+    first.switch()
+    other.do(second.switch)
+    lab.lay_out(**first.recorded().after)
+
+    def finish(kill: Callable[[str], None]) -> None:
+        rename = aside.rename_noreplace
+        aside.rename_noreplace = lambda *words: (rename(*words), kill("renamed"))
+        lab.moving().finish()
+
+    killed("renamed", finish)
+
+    def refused() -> None:
+        with pytest.raises(Refusal, match="a part of what was in .* is set aside by a host that shares it"):
+            second.give_up()
+
+    other.do(second.undo)
+    other.do(refused)
+    assert other.lab.held
+    first.undo()
+    other.do(second.give_up)
+    first.give_up()
+    assert inside(lab.path) == before and not lab.held and not other.lab.held
+
+
+def test_a_worker_who_shares_it_cannot_pretend_that_it_is_set_aside(lab: Lab, other: Other) -> None:
+    first, second = lab.moving(), other.lab.moving()
+    (lab.path / ".stowage-moved-mine").mkdir(mode=0o700)
+    os.chown(lab.path / ".stowage-moved-mine", 1234, 1234)
+    shutil.rmtree(lab.path / "ann")
+    os.chmod(lab.path, 0)
+    first.close(lab.planned(together=True), 60)
+    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
+    first.copy()
+    other.do(second.copy)
+    first.switch()
+    other.do(second.switch)
+    other.do(second.undo)
+    other.do(second.give_up)
+    first.undo()
+    first.give_up()
+    assert not lab.held and not other.lab.held
 
 
 def expect(true: bool) -> None:

@@ -10,7 +10,6 @@ import os
 import stat
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from .. import events
@@ -24,7 +23,7 @@ from ..paths import is_within
 from ..sizes import decimal
 from ..syscalls import open_beneath, unmount
 from ..use.look import Subject
-from . import aside, backup
+from . import aside, backup, signs
 from .comparison import state_of
 from .content import amount_in, names_in
 from .directories import opened_beneath, opened_new
@@ -74,7 +73,7 @@ class Afterwards(Work):
         """Return whether the old content is what was copied, also when a part of it is set aside already."""
         if one.doing != FINISHED:
             return state_of(fd) == one.was
-        now = state_of(fd, aside=os.fsdecode(aside.name_of(one.identity)))
+        now = state_of(fd, aside=os.fsdecode(signs.moved(one.identity)))
         return one.was is not None and now.kept == one.was.kept
 
     def _check_settings(self, one: Relocation) -> None:
@@ -109,7 +108,7 @@ class Afterwards(Work):
         if one.here:
             with opened_beneath(one, mount_table.read()) as fd:
                 one = self._save(replace(one, doing=RETIRED), "retiring")
-                aside.delete(fd, one.identity, self._Watch(self, one))
+                aside.delete(fd, one.identity, self._Watch(self, one), is_shared(one.old.filesystem.fstype))
                 if one.disk_at:
                     os.fchmod(fd, 0o755)  # for whoever uses the disk next
             self._step("deleted")
@@ -130,7 +129,7 @@ class Afterwards(Work):
 
     def _check_deletable(self, one: Relocation) -> None:
         """Refuse unless the old content is what was set aside, nobody uses it, and the new one is in its place."""
-        name = aside.name_of(one.identity)
+        name = signs.moved(one.identity)
         table = mount_table.read()
         with opened_new(one, table) as new_fd, opened_beneath(one, table) as fd:
             if os.path.samestat(os.fstat(new_fd), os.fstat(fd)):
@@ -209,9 +208,8 @@ class Afterwards(Work):
         self._step("uncovered")
         self._remove_units(one)
         self._step("not kept")
-        with suppress(FileNotFoundError):
-            if one.here and not one.disk_at:
-                os.rmdir(one.real)
+        if one.here and not one.disk_at:
+            aside.leave(one.real, one.identity)
         backup.remove_all(self._places, one.location)
         return self._reach(one.at(FORGOTTEN, backup=""), "forgotten")
 

@@ -163,7 +163,8 @@ class Switching(Work):
     def _check_old_there(self, one: Relocation) -> None:
         """Refuse when what would be gone back to is not the old directory, with its content."""
         with self._opened_old(one) as fd:
-            if aside.is_by_another(fd, one.identity):
+            # Of what is this host's to set aside it goes by its own record.
+            if not one.here and aside.is_done(fd):
                 rule = f"what was in {one.path} is set aside, or deleted, by a host that shares it"
                 raise Refusal(one.location, rule, f"finish the move, and move it again, from {one.to}")
 
@@ -192,6 +193,13 @@ class Switching(Work):
                 message = f"the teams of runs are those of the new directory: {one_line(error)}; see {one.backup}"
                 events.tell(self._places, object=f"location/{one.location}", reason="TeamsNotKept", message=message)
 
+    def _check_put_back(self, one: Relocation) -> None:
+        """Refuse to have jobs begin before the host that has set a part of the old content aside has put it back."""
+        with self._opened_old(one) as fd:
+            if not one.here and aside.is_begun(fd):
+                rule = f"a part of what was in {one.path} is set aside by a host that shares it"
+                raise Refusal(one.location, rule, "give the move up on that host first")
+
     def give_up(self) -> Relocation | None:
         """Go on as before the move, which is not switched, or switched back."""
         one = recorded.load(self._places, self._location)
@@ -207,6 +215,7 @@ class Switching(Work):
         self._remove_units(one)
         if not over or one.hold in holds.load(self._places):
             self._back(one)
+            self._check_put_back(one)
             self._step("opened")
         holds.lift(self._places, one.hold)
         self._step("lifted")

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 from .. import mounts as mount_table
-from ..errors import PartlyFailed, Refusal, StowageError, one_line
+from ..errors import PartlyFailed, Refusal, StowageError, one_line, printable
 from ..locks import host_lock
 from . import backup, copying, recorded, signs, staging
 from .comparison import Compared, compare, state_of
@@ -73,10 +74,26 @@ class UntilTheSwitch(Switching):
                 raise StowageError(f"in use after {wait_s:g} s: {'; '.join(used[:3])}")
             self._progress.say(f"waits for its users: {used[0]}")
             time.sleep(_LOOK_AGAIN_S)
+        with opened_old(one, mount_table.read()) as fd:
+            one = self._with_names_of_its_own(one, fd)
         name = f"{one.location}-{one.identity}{backup.ENDING}"
         archive = os.path.join(self._places.relocations_dir, name)
         backup.back_up(self._places, archive)
         return self._reach(one.at(CLOSED, backup=archive), "closed")
+
+    def _with_names_of_its_own(self, one: Relocation, fd: int) -> Relocation:
+        """Return the move with names that nobody has in the location, open at *fd*, to which nobody writes any more.
+
+        Until now they were in a record that everybody reads, and whoever writes to the location could make one of them.
+        """
+        there = names_in(fd)
+        taken = [name for name in (signs.moved(one.identity), signs.copy(one.identity)) if name in there]
+        if not taken:
+            return one
+        if one.began:
+            rule = f"{printable(taken[0])} in {one.path} has a name that the move needs"
+            raise Refusal(one.location, rule, "move it away, and call again")
+        return replace(one, identity=secrets.token_hex(8))
 
     def _check_copyable(self, one: Relocation, fd: int) -> None:
         """Refuse a new directory, open at *fd*, in which there may be anything that copying again would delete."""
