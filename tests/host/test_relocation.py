@@ -318,6 +318,31 @@ def test_killed_while_it_is_given_up(lab: Lab, since: str | None, step: str, boo
     (lab.path / "goes on").touch()
 
 
+@pytest.mark.parametrize("step", ["copied", "unpacked", "compared", "kept", None])
+def test_no_layout_begins_with_half_a_copy(lab: Lab, step: str | None) -> None:
+    """Also not with a whole one, which is of before."""
+    if step is None:
+        moving = lab.until_switched()
+        moving.undo()
+    else:
+        killed(step, lab.move)
+    lab.moving().give_up()
+    one = lab.moving().recorded()
+    with pytest.raises(Refusal, match=f"{lab.to} holds the copy of a move from {lab.path} that was {one.stage}"):
+        lab.lay_out(**one.after)
+    assert not lab.lay_out().warnings
+    if step is None:
+        shutil.rmtree(lab.to)
+        lab.to.mkdir()
+    else:
+        lab.move()
+        assert lab.stage == "finished"
+        return
+    assert any("its files stay there" in warning for warning in lab.lay_out(**one.after).warnings)
+    (lab.to / "goes on").touch()
+    lab.lay_out(**one.after)
+
+
 def test_given_up_and_begun_with_another_directory_of_the_same_name(lab: Lab) -> None:
     before = contents(lab.path)
     killed("copied", lab.move)

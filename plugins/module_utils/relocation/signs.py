@@ -37,4 +37,5 @@ def is_roots(directory: int | str, name: bytes) -> bool:
             status = os.lstat(os.path.join(os.fsencode(directory), name))
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and stat.S_IMODE(status.st_mode) == 0o700
+    # It may have the set-group-id bit of the directory that it is in.
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and status.st_mode & 0o777 == 0o700

@@ -86,6 +86,13 @@ def _made(fd: int, name: bytes) -> int:
     return open_beneath(fd, name)
 
 
+def sign(fd: int, identity: str) -> None:
+    """Have the new directory, open at *fd*, say that it holds a copy; an empty one says nothing."""
+    if names_in(fd):
+        os.close(_made(fd, signs.copy(identity)))
+        os.fsync(fd)
+
+
 def unpack(fd: int, identity: str) -> None:
     """Give what was copied its place in the new directory, open at *fd*, which stays root's only."""
     name = signs.copy(identity)

@@ -145,6 +145,7 @@ class Switching(Work):
         self._step("not kept")
         self._back(one)
         self._step("switched back")
+        self._sign(one)
         return self._reach(one.at(UNDONE), "undone")
 
     def _with_strays_gone(self, one: Relocation) -> str:
@@ -193,6 +194,18 @@ class Switching(Work):
                 message = f"the teams of runs are those of the new directory: {one_line(error)}; see {one.backup}"
                 events.tell(self._places, object=f"location/{one.location}", reason="TeamsNotKept", message=message)
 
+    def _sign(self, one: Relocation) -> None:
+        """Have a layout refused that would begin with the copy, which is left as it is."""
+        if not one.here or not one.began:
+            return
+        try:
+            with opened_new(one, mount_table.read()) as fd:
+                staging.sign(fd, one.identity)
+        except (Refusal, OSError) as error:
+            # As when the new disk is dead: that must not keep anybody from the old one.
+            message = f"nothing will keep a layout from {one.to}, which holds the copy: {one_line(error)}"
+            events.tell(self._places, object=f"location/{one.location}", reason="CopyNotMarked", message=message)
+
     def _check_put_back(self, one: Relocation) -> None:
         """Refuse to have jobs begin before the host that has set a part of the old content aside has put it back."""
         with self._opened_old(one) as fd:
@@ -220,4 +233,6 @@ class Switching(Work):
         holds.lift(self._places, one.hold)
         self._step("lifted")
         self._progress.end()
+        if not over:
+            self._sign(one)
         return one if over else self._reach(one.at(GIVEN_UP), "given up")
