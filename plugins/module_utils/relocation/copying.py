@@ -17,9 +17,10 @@ from ..services.systemd_units import RunCommand
 from ..syscalls import DIRECTORY, syncfs
 from .content import OF_MKFS, is_of_mkfs
 
-# Times to the nanosecond: else a time of the same second counts as the same.
+# Times to the nanosecond: else a time of the same second counts as the same. Attributes twice: once leaves out what
+# rsync --fake-super makes, and all that anybody calls user.rsync.%something.
 _KEPT = (
-    *("--archive", "--hard-links", "--acls", "--xattrs", "--sparse", "--numeric-ids"),
+    *("--archive", "--hard-links", "--acls", "--xattrs", "--xattrs", "--sparse", "--numeric-ids"),
     *("--modify-window=-1", "--delete"),
 )
 NOT_COPIED = (XATTR, "trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT")
