@@ -912,11 +912,52 @@ def test_refused_before_anything_is_changed(lab: Lab, small_disk: Callable[..., 
     assert lab.stage == "" and not lab.held
 
 
+def deep(top: Path, length: int, last: str) -> None:
+    """Make a file, or without a name a directory, whose path from the top has so many bytes."""
+    fd = os.open(top, os.O_RDONLY)
+    left = length - len(last) - bool(last)
+    while left > 0:
+        # None but the last may leave room for no more than a slash.
+        name = "d" * (left if left <= 255 else min(255, left - 2))
+        os.mkdir(name, dir_fd=fd)
+        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd, left = inner, left - len(name) - 1
+    if last:
+        os.close(os.open(last, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.setxattr(fd, "user.note", b"x")
+    os.close(fd)
+
+
+@pytest.mark.parametrize("last", ["", "f", "f" * 250])
+def test_a_path_that_rsync_does_not_take_is_refused_before_jobs_are_held(lab: Lab, last: str) -> None:
+    deep(lab.path / "ann", 4000 - len("ann/"), last)
+    lab.planned()
+    (lab.path / "bob").mkdir()
+    deep(lab.path / "bob", 4001 - len("bob/"), last)
+    with pytest.raises(Refusal, match="bob/ddd.*d.* in it has a path of more than 4000 bytes"):
+        lab.planned()
+    shutil.rmtree(lab.path / "bob")
+
+    def make(step: str) -> None:
+        if step == "unused" and not (lab.path / "bob").exists():
+            (lab.path / "bob").mkdir()
+            deep(lab.path / "bob", 5000, last)
+
+    steps: list[str] = []
+    with pytest.raises(PartlyFailed, match="has a path of more than 4000 bytes; .* it is given up"):
+        lab.until_switched(lambda step: (make(step), steps.append(step)))
+    assert "copied" not in steps and not lab.held
+    shutil.rmtree(lab.path / "bob")
+    lab.move()
+    assert lab.stage == "finished"
+
+
 # -- The comparison
 
 
 def copied(lab: Lab) -> None:
-    subprocess.run(["rsync", "-aHAXS", "--modify-window=-1", f"{lab.path}/", f"{lab.to}/"], check=True)
+    subprocess.run(["rsync", "-aHAXXS", "--modify-window=-1", f"{lab.path}/", f"{lab.to}/"], check=True)
 
 
 def changed_in_place(path: Path) -> None:

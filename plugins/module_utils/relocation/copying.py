@@ -29,6 +29,9 @@ XFS shows its access lists once more by names of its own: another filesystem has
 would be to delete the access lists."""
 # With rules of one's own rsync has no others: what the system itself keeps as attributes is no content.
 _LEFT_OUT = tuple(f"--filter=-x {name}" for name in ("system.*", *NOT_COPIED))
+LONGEST_PATH = 4000
+"""Bytes in the path of what is copied, from the top. Rsync takes longer ones up to some bound near PATH_MAX, 4096, of
+which the name of what it was given is a part."""
 _LONGEST_S = 7 * 86400.0
 _ENDS = {"btrfs": ()}
 """A btrfs subvolume is no mount, and belongs to the tree."""

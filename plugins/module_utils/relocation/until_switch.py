@@ -19,6 +19,7 @@ from . import backup, copying, recorded, signs, staging
 from .comparison import Compared, compare, state_of
 from .content import names_in
 from .directories import opened_new, opened_old
+from .plan import survey
 from .recorded import Relocation
 from .stages import CLOSED, COPIED, GIVEN_UP, HELD, UNDER_WAY, UNDONE, VERIFIED, reached
 from .switching import Switching
@@ -75,6 +76,10 @@ class UntilTheSwitch(Switching):
             self._progress.say(f"waits for its users: {used[0]}")
             time.sleep(_LOOK_AGAIN_S)
         with opened_old(one, mount_table.read()) as fd:
+            if one.here:
+                # Again: what was in the way of copying may have come while its users were waited for.
+                content = survey(one.location, fd)
+                one = replace(one, bytes=content.bytes if one.copy else 0)
             one = self._with_names_of_its_own(one, fd)
         name = f"{one.location}-{one.identity}{backup.ENDING}"
         archive = os.path.join(self._places.relocations_dir, name)
