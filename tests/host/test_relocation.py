@@ -27,6 +27,8 @@ from stowage_core.relocation.comparison import compare, state_of
 from stowage_core.relocation.directories import opened_beneath
 from stowage_core.relocation.moving import Moving
 from stowage_core.relocation.work import BACK, STEPS, Tools
+from stowage_core.runs import stamps
+from stowage_core.runs.shape import RunName
 from stowage_core.services.systemd_units import mount_unit
 from stowage_core.syscalls import enter_mount_namespace
 
@@ -178,6 +180,26 @@ def test_a_boot_never_switches_to_what_is_to_be_copied_again(lab: Lab) -> None:
     assert (lab.to / "ann/e/r/work/f5").read_bytes().startswith(b"by a host")
 
 
+def test_the_teams_of_runs_stay_known_when_a_switch_is_cut_short(lab: Lab) -> None:
+    run = RunName("ann", "e", "r")
+
+    def stamp() -> stamps.Stamp:
+        fd = os.open(lab.path / "ann/e/r", os.O_RDONLY)
+        try:
+            return stamps.Stamp.of(fd, "vision", 1.0)
+        finally:
+            os.close(fd)
+
+    stamps.put(lab.places, run, stamp())
+    killed("kept", lab.move)
+    assert stamps.stamp_of(lab.places, run) != stamp()
+    boot(lab, late=True)
+    killed("covered", lab.move)
+    assert stamps.stamp_of(lab.places, run) == stamp()
+    lab.move()
+    assert stamps.stamp_of(lab.places, run) == stamp()
+
+
 def mounted_too_early(lab: Lab, step: str) -> None:
     """Have the new directory at the old path by a unit that an interrupted move has left, as if after a boot."""
     killed(step, lab.move)
@@ -201,7 +223,8 @@ def test_what_a_unit_of_the_move_has_mounted_too_early_is_taken_away(lab: Lab, s
     assert lab.stage == "given up" and not lab.held and contents(lab.path) == before
     with pytest.raises(PartlyFailed, match="was changed by somebody since it was copied.*it is given up") as refused:
         lab.move()
-    assert step != "copied" or "state.db in it is not of the copy" in str(refused.value)
+    what = "state.db in it is not of the copy" if step == "copied" else "at last state.db"
+    assert f"since it was copied: {what}; look at both" in str(refused.value)
     assert (lab.to / "state.db").exists(), "nowhere else, and not deleted"
     (lab.to / "state.db").unlink()
     lab.move()

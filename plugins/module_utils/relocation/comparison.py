@@ -98,6 +98,29 @@ def _state_of(fd: int, itself: bool, aside: str) -> State:
     return changes.state
 
 
+def changed_last(fd: int, aside: str) -> str:
+    """Return where in the tree open at *fd* the last change was, by its time.
+
+    :param aside: where in it a directory is that does not count itself
+    """
+    return str(answer_of(lambda: _changed_last(fd, aside.split("/")), DEADLINE_S))
+
+
+def _changed_last(fd: int, way: Sequence[str]) -> str:
+    found, when = "", 0
+    walk = Walk(open_beneath(fd, b"."), nothing)
+    for directory in walk:
+        progress()
+        if walk.depth > _common(walk.names, way) and directory.status.st_ctime_ns >= when:
+            found, when = walk.path(), directory.status.st_ctime_ns
+        for entry in directory.files():
+            progress()
+            change = entry.stat(follow_symlinks=False).st_ctime_ns
+            if change >= when:
+                found, when = walk.path(entry.name), change
+    return found
+
+
 def _common(names: Sequence[str], way: Sequence[str]) -> int:
     """Return how many of the first names are those of the way."""
     count = 0

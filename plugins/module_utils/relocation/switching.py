@@ -18,7 +18,7 @@ from ..locks import runs_lock
 from ..runs import stamps
 from ..syscalls import bind_mount
 from . import aside, recorded, staging
-from .comparison import state_of
+from .comparison import changed_last, state_of
 from .directories import opened_beneath, opened_new, opened_old
 from .recorded import Relocation
 from .stages import (
@@ -94,7 +94,7 @@ class Switching(Work):
                 raise Refusal(one.location, rule, "have it copied again (state copied; stowage.host.relocate does so)")
         with opened_new(one, table) as fd:
             if state_of(fd, itself=False) != one.copied:
-                raise self._changed(one)
+                raise self._changed(one, fd)
 
     def _check_closed(self, one: Relocation) -> None:
         """Refuse when anybody could have written to the old directory since it was closed."""
@@ -107,13 +107,16 @@ class Switching(Work):
     def _writable(self, one: Relocation) -> list[str]:
         return one.at_old_path.writable_ways(mount_table.read())
 
-    def _changed(self, one: Relocation, name: bytes = b"") -> Refusal:
-        """Return what refuses a new directory that is not as it was left.
+    def _changed(self, one: Relocation, fd: int, name: bytes = b"") -> Refusal:
+        """Return what refuses a new directory, open at *fd*, that is not as it was left.
 
-        :param name: of what is in it and was not copied
+        :param name: of what is in it and was not copied, where that is known
         """
-        what = f": {printable(name)} in it is not of the copy" if name else ""
-        rule = f"{one.to} was changed by somebody since it was copied{what}"
+        if name:
+            what = f"{printable(name)} in it is not of the copy"
+        else:
+            what = f"at last {changed_last(fd, staging.place_of(one.identity)) or 'something that is gone'}"
+        rule = f"{one.to} was changed by somebody since it was copied: {what}"
         return Refusal(one.location, rule, "look at both, and empty it to have it copied again")
 
     def _follow(self, one: Relocation, before_fd: int, after_fd: int) -> None:
@@ -184,8 +187,13 @@ class Switching(Work):
         with opened_old(one, table) as old_fd:
             if os.fstatvfs(old_fd).f_flag & os.ST_RDONLY:
                 raise Refusal(one.location, f"{one.path} is mounted read-only", "mount it for writing")
-            if one.location != "runs":
-                return
+        self._follow_back(one)
+
+    def _follow_back(self, one: Relocation) -> None:
+        if one.location != "runs":
+            return
+        table = mount_table.read()
+        with opened_old(one, table) as old_fd:
             try:
                 with opened_new(one, table) as new_fd:
                     self._follow(one, new_fd, old_fd)

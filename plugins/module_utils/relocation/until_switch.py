@@ -21,7 +21,7 @@ from .content import names_in
 from .directories import opened_new, opened_old
 from .plan import survey
 from .recorded import Relocation
-from .stages import CLOSED, COPIED, GIVEN_UP, HELD, UNDER_WAY, UNDONE, VERIFIED, reached
+from .stages import CLOSED, COPIED, GIVEN_UP, HELD, SWITCHED, UNDER_WAY, UNDONE, VERIFIED, reached
 from .switching import Switching
 from .users import users_of, wait_until_unused
 
@@ -55,6 +55,8 @@ class UntilTheSwitch(Switching):
     def _close(self, one: Relocation, wait_s: float) -> Relocation:
         with opened_new(one, mount_table.read()) as fd:
             self._check_copyable(one, fd)
+        if one.doing == SWITCHED:
+            self._follow_back(one)  # it was cut short, and a boot has taken away what was mounted
         one = self._save(replace(one, stage=HELD, doing=CLOSED))
         end = time.monotonic() + wait_s
         while True:
@@ -108,11 +110,11 @@ class UntilTheSwitch(Switching):
         if one.copied is not None:
             # Wherever it is: on the way out of where it was copied, or back into that.
             if state_of(fd, itself=False, aside=staging.place_of(one.identity)).kept != one.copied.kept:
-                raise self._changed(one)
+                raise self._changed(one, fd)
             return
         others = [name for name in names if name != signs.copy(one.identity)]
         if others or not staging.is_roots_only(fd):
-            raise self._changed(one, *others[:1])
+            raise self._changed(one, fd, *others[:1])
 
     def copy(self) -> Relocation:
         """Copy the content, and compare the copy with it."""
