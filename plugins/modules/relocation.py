@@ -213,7 +213,7 @@ from ansible_collections.stowage.host.plugins.module_utils.locks import relocati
 from ansible_collections.stowage.host.plugins.module_utils.module_run import run
 from ansible_collections.stowage.host.plugins.module_utils.places import Places
 from ansible_collections.stowage.host.plugins.module_utils.relocation import recorded
-from ansible_collections.stowage.host.plugins.module_utils.relocation.moving import Moving, Tools
+from ansible_collections.stowage.host.plugins.module_utils.relocation.moving import Moving
 from ansible_collections.stowage.host.plugins.module_utils.relocation.plan import Planning, Request
 from ansible_collections.stowage.host.plugins.module_utils.relocation.progress import progress_of
 from ansible_collections.stowage.host.plugins.module_utils.relocation.recorded import Relocation
@@ -225,6 +225,7 @@ from ansible_collections.stowage.host.plugins.module_utils.relocation.stages imp
     UNDER_WAY,
     VERIFIED,
 )
+from ansible_collections.stowage.host.plugins.module_utils.relocation.work import Tools
 from ansible_collections.stowage.host.plugins.module_utils.services.systemd_units import Systemctl
 
 ARGUMENT_SPEC = {

@@ -25,8 +25,9 @@ from stowage_core.layout.found import MountRule
 from stowage_core.layout.rules import resolve
 from stowage_core.places import Places
 from stowage_core.relocation import plan, recorded
-from stowage_core.relocation.moving import Moving, Tools
+from stowage_core.relocation.moving import Moving
 from stowage_core.relocation.recorded import Relocation
+from stowage_core.relocation.work import Tools
 from stowage_core.services.lasting_mounts import LastingMounts
 from stowage_core.services.systemd_units import Systemctl
 
@@ -168,6 +169,9 @@ def fill(path: Path) -> None:
     os.chmod(run / "work", 0o2771)
     os.setxattr(run / "work/f4", "user.note", b"\0\xff")
     os.setxattr(run / "work/f4", "trusted.note", b"x")
+    # As rsync --fake-super makes them, and as anybody can.
+    for name, what in (("work/f4", "%stat"), ("work/f8", "%any"), ("work", "%stat"), ("work", "%aacl")):
+        os.setxattr(run / name, f"user.rsync.{what}", b"100644 0,0 1234:4321")
     # Access list of version 2: owner, user 1234, group, mask, others.
     entries = ((1, 6, -1), (2, 4, 1234), (4, 4, -1), (16, 4, -1), (32, 0, -1))
     acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +22,13 @@ from relocation_lab import Lab, contents, fill
 from stowage_core import mounts
 from stowage_core.differences import Differences
 from stowage_core.errors import PartlyFailed, Refusal, StowageError
-from stowage_core.relocation import moving as moving_stages
-from stowage_core.relocation import old_path, plan, recorded, users
+from stowage_core.relocation import afterwards, aside, old_path, plan, recorded, staging, users
 from stowage_core.relocation.comparison import compare, state_of
 from stowage_core.relocation.directories import opened_beneath
-from stowage_core.relocation.moving import BACK, STEPS, Moving, Tools
+from stowage_core.relocation.moving import Moving
+from stowage_core.relocation.work import BACK, STEPS, Tools
+from stowage_core.runs import stamps
+from stowage_core.runs.shape import RunName
 from stowage_core.services.systemd_units import mount_unit
 from stowage_core.syscalls import enter_mount_namespace
 
@@ -115,19 +119,159 @@ def test_killed_at_each_stage_with_somebody_who_writes(lab: Lab, step: str) -> N
     assert (lab.to / "ann/e/r/log").read_bytes().startswith(written), "nothing that was written is lost"
 
 
+def boot(lab: Lab, late: bool = False) -> None:
+    """Have mounted at the old path what a boot has mounted there: nothing, but for what a unit mounts.
+
+    :param late: whether the new disk comes too late for that unit, which fails
+    """
+    while is_mounted(lab.path):
+        subprocess.run(["umount", lab.path], check=True)
+    if list(lab.units.iterdir()) and not late:
+        subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+
+
+def is_mounted(path: Path) -> bool:
+    """Return what the mount table says: ``os.path.ismount`` sees no directory that is mounted over itself."""
+    return any(mount.point == str(path) for mount in mounts.read())
+
+
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("step", [one for one in FORWARD if one not in ("finished",)])
-def test_as_after_a_boot(lab: Lab, step: str) -> None:
-    """What is mounted over the old path is gone, but for what a unit mounts."""
+def test_as_after_a_boot(lab: Lab, step: str, late: bool) -> None:
     before = contents(lab.path)
     killed(step, lab.move)
-    while os.path.ismount(lab.path):
-        subprocess.run(["umount", lab.path], check=True)
-    (unit,) = [*lab.units.iterdir(), None][:1]
-    if unit is not None:
-        subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+    boot(lab, late)
+    assert not is_mounted(lab.path) or os.path.samefile(lab.path, lab.to)
+    if late and lab.stage == "switched":
+        with pytest.raises(Refusal, match="is to be mounted at .* and is not"):
+            lab.move()
+        boot(lab)
     assert contents(lab.path) == before
     lab.move()
     assert contents(lab.path) == before == contents(lab.to) and lab.stage == "finished"
+
+
+@pytest.mark.parametrize("second", ["held", "covered", "closed", "copied", "unpacked", "compared"])
+def test_a_boot_never_switches_to_half_a_copy(lab: Lab, second: str) -> None:
+    """Killed with the unit there, the new disk is late once, and the copy is gone on with: the unit goes first."""
+    before = contents(lab.path)
+    killed("kept", lab.move)
+    boot(lab, late=True)
+    (lab.path / "ann/e/r/work/f1").write_text("so that it is copied again")
+    now = contents(lab.path)
+    killed(second, lab.move)
+    if second != "held":
+        assert not list(lab.units.iterdir())
+        boot(lab)
+    assert contents(lab.path) == now != before
+    lab.move()
+    assert contents(lab.path) == now == contents(lab.to) and lab.stage == "finished"
+
+
+def test_a_boot_never_switches_to_what_is_to_be_copied_again(lab: Lab) -> None:
+    killed("kept", lab.move)
+    with opened_beneath(lab.moving().recorded(), mounts.read()) as fd:
+        _write(fd, "ann/e/r/work/f5", b"by a host that does not follow")
+    with pytest.raises(Refusal, match="was changed since it was copied; have it copied again"):
+        lab.moving().switch()
+    assert lab.stage == "closed" and not list(lab.units.iterdir())
+    boot(lab)
+    lab.move()
+    assert (lab.to / "ann/e/r/work/f5").read_bytes().startswith(b"by a host")
+
+
+def test_the_teams_of_runs_stay_known_when_a_switch_is_cut_short(lab: Lab) -> None:
+    run = RunName("ann", "e", "r")
+
+    def stamp() -> stamps.Stamp:
+        fd = os.open(lab.path / "ann/e/r", os.O_RDONLY)
+        try:
+            return stamps.Stamp.of(fd, "vision", 1.0)
+        finally:
+            os.close(fd)
+
+    stamps.put(lab.places, run, stamp())
+    killed("kept", lab.move)
+    assert stamps.stamp_of(lab.places, run) != stamp()
+    boot(lab, late=True)
+    killed("covered", lab.move)
+    assert stamps.stamp_of(lab.places, run) == stamp()
+    lab.move()
+    assert stamps.stamp_of(lab.places, run) == stamp()
+
+
+def mounted_too_early(lab: Lab, step: str) -> None:
+    """Have the new directory at the old path by a unit that an interrupted move has left, as if after a boot."""
+    killed(step, lab.move)
+    for unit in lab.moving()._units(lab.moving().recorded()):
+        unit.write(str(lab.units), lab.systemctl)
+    boot(lab)
+
+
+@pytest.mark.parametrize("step", ["copied", "unpacked", "compared"])
+@pytest.mark.parametrize("by", ["undo", "give_up"])
+def test_what_a_unit_of_the_move_has_mounted_too_early_is_taken_away(lab: Lab, step: str, by: str) -> None:
+    before = contents(lab.path)
+    mounted_too_early(lab, step)
+    (lab.path / "state.db").write_text("by somebody who took it for the runs")
+    moving = lab.moving()
+    with pytest.raises(Refusal, match="give the move up"):
+        lab.move()
+    moving.undo() if by == "undo" else moving.give_up()
+    assert not is_mounted(lab.path) and not list(lab.units.iterdir())
+    moving.give_up()
+    assert lab.stage == "given up" and not lab.held and contents(lab.path) == before
+    with pytest.raises(PartlyFailed, match="was changed by somebody since it was copied.*it is given up") as refused:
+        lab.move()
+    what = "state.db in it is not of the copy" if step == "copied" else "at last state.db"
+    assert f"since it was copied: {what}; look at both" in str(refused.value)
+    assert (lab.to / "state.db").exists(), "nowhere else, and not deleted"
+    (lab.to / "state.db").unlink()
+    lab.move()
+    assert contents(lab.to) == before
+
+
+def test_what_somebody_else_has_mounted_stays(lab: Lab) -> None:
+    killed("copied", lab.move)
+    subprocess.run(["mount", "--bind", lab.to, lab.path], check=True)
+    with pytest.raises(Refusal, match=f"which nobody has recorded; unmount {lab.path}"):
+        lab.moving().give_up()
+    subprocess.run(["umount", lab.path], check=True)
+    lab.moving().give_up()
+
+
+def killed_at_rename(lab: Lab, number: int) -> None:
+    """Kill a move when it has given the copy, or taken back from it, so many names."""
+
+    def work(kill: Callable[[str], None]) -> None:
+        rename, left = staging.rename_noreplace, iter(range(number - 1, -1, -1))
+
+        def renamed(*words: Any) -> None:
+            rename(*words)
+            if next(left) == 0:
+                kill("renamed")
+
+        staging.rename_noreplace = renamed
+        lab.move()
+
+    killed("renamed", work)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("second", [1, 3, 4, 5])
+def test_killed_while_an_earlier_copy_is_taken_back(lab: Lab, first: int, second: int) -> None:
+    """Four names are taken back, and the fifth is on its way out again."""
+    for name in "abc":
+        (lab.path / name).write_text(name)
+    before = contents(lab.path)
+    killed_at_rename(lab, first)  # on its way to its place
+    boot(lab)
+    killed("compared", lab.move)
+    boot(lab)
+    killed_at_rename(lab, second)
+    assert contents(lab.path) == before
+    lab.move()
+    assert contents(lab.path) == before == contents(lab.to)
 
 
 @pytest.mark.parametrize("step", [None, *BACK[:4]])
@@ -143,7 +287,7 @@ def test_switched_back(lab: Lab, step: str | None) -> None:
     assert lab.held, "until the settings are those of before"
     assert still_open.read() == ""
     still_open.close()
-    assert contents(lab.path) == before and not os.path.ismount(lab.path)
+    assert contents(lab.path) == before and not is_mounted(lab.path)
     lab.lay_out(**moving.recorded().before)
     lab.moving().give_up()
     assert lab.stage == "undone" and not lab.held and not list(lab.units.iterdir())
@@ -160,7 +304,7 @@ def test_switched_back_although_the_switch_is_not_recorded(lab: Lab) -> None:
     lab.moving().undo()
     lab.moving().give_up()
     assert lab.stage == "undone" and not lab.held
-    assert contents(lab.path) == before and not os.path.ismount(lab.path) and not list(lab.units.iterdir())
+    assert contents(lab.path) == before and not is_mounted(lab.path) and not list(lab.units.iterdir())
 
 
 @pytest.mark.parametrize("step", FORWARD[: FORWARD.index("bound")])
@@ -169,12 +313,57 @@ def test_given_up_after_it_was_killed(lab: Lab, step: str) -> None:
     killed(step, lab.move)
     lab.moving().give_up()
     assert lab.stage == "given up" and not lab.held
-    assert contents(lab.path) == before and not os.path.ismount(lab.path) and not list(lab.units.iterdir())
+    assert contents(lab.path) == before and not is_mounted(lab.path) and not list(lab.units.iterdir())
     (lab.path / "meanwhile").write_text("and the location is in use")
     (lab.path / "ann/e/r/work/f1").unlink()
     now = contents(lab.path)
     lab.move()
     assert contents(lab.to) == now
+
+
+@pytest.mark.parametrize("booted", [False, True])
+@pytest.mark.parametrize("step", ["opened", "lifted", "given up"])
+@pytest.mark.parametrize("since", ["copied", "kept", None])
+def test_killed_while_it_is_given_up(lab: Lab, since: str | None, step: str, booted: bool) -> None:
+    before = contents(lab.path)
+    if since is None:
+        lab.until_switched().undo()
+    else:
+        killed(since, lab.move)
+    if (since, step) != (None, "given up"):  # which is recorded as undone before
+        killed(step, lambda kill: lab.moving(kill).give_up())
+    if booted:
+        boot(lab)
+    assert contents(lab.path) == before and not is_mounted(lab.path)
+    lab.moving().give_up()
+    assert lab.stage == ("undone" if since is None else "given up") and not lab.held
+    assert contents(lab.path) == before and not list(lab.units.iterdir())
+    (lab.path / "goes on").touch()
+
+
+@pytest.mark.parametrize("step", ["copied", "unpacked", "compared", "kept", None])
+def test_no_layout_begins_with_half_a_copy(lab: Lab, step: str | None) -> None:
+    """Also not with a whole one, which is of before."""
+    if step is None:
+        moving = lab.until_switched()
+        moving.undo()
+    else:
+        killed(step, lab.move)
+    lab.moving().give_up()
+    one = lab.moving().recorded()
+    with pytest.raises(Refusal, match=f"{lab.to} holds the copy of a move from {lab.path} that was {one.stage}"):
+        lab.lay_out(**one.after)
+    assert not lab.lay_out().warnings
+    if step is None:
+        shutil.rmtree(lab.to)
+        lab.to.mkdir()
+    else:
+        lab.move()
+        assert lab.stage == "finished"
+        return
+    assert any("its files stay there" in warning for warning in lab.lay_out(**one.after).warnings)
+    (lab.to / "goes on").touch()
+    lab.lay_out(**one.after)
 
 
 def test_given_up_and_begun_with_another_directory_of_the_same_name(lab: Lab) -> None:
@@ -196,7 +385,7 @@ def test_somebody_who_does_not_end(lab: Lab) -> None:
         lab.until_switched(wait_s=0)
     assert log.name in str(failed.value) or "in use after 0 s" in str(failed.value)
     assert "it is given up: " in str(failed.value) and "jobs are not held" in str(failed.value)
-    assert lab.stage == "given up" and not lab.held and not os.path.ismount(lab.path)
+    assert lab.stage == "given up" and not lab.held and not is_mounted(lab.path)
     lab.move()
 
 
@@ -326,6 +515,64 @@ def test_what_comes_while_it_is_set_aside_is_not_deleted(lab: Lab, step: str, na
     assert contents(lab.path).keys() == before.keys()
 
 
+@pytest.mark.parametrize("name", ["moved", "copy"])
+def test_names_of_a_worker_are_content(lab: Lab, name: str) -> None:
+    """Whatever somebody makes at the top of the location: also what the move was to be called."""
+    (lab.path / ".stowage-moved-mine").mkdir()
+
+    def make(step: str) -> None:
+        if step == "held":
+            (lab.path / f".stowage-{name}-{lab.moving().recorded().identity}").write_text("mine")
+
+    moving = lab.until_switched(make)
+    before = inside(lab.path)
+    assert len([one for one in before if one.startswith(".stowage-")]) == 2
+    lab.lay_out(**moving.recorded().after)
+    killed("set aside", lambda kill: lab.moving(kill).finish())
+    lab.moving().undo()
+    lab.lay_out(**moving.recorded().before)
+    lab.moving().give_up()
+    assert lab.stage == "undone" and not lab.held and inside(lab.path) == before
+    shutil.rmtree(lab.to)
+    lab.to.mkdir()
+    lab.move()
+    lab.moving().retire(str(lab.path))
+    assert inside(lab.to) == before and beneath(lab) == {}
+
+
+def inside(path: Path) -> dict[str, Any]:
+    """Return what is in a tree, without the directory itself, whose time changes with each name in it."""
+    return {name: one for name, one in contents(path).items() if name != "."}
+
+
+def test_a_name_that_a_copy_needs_is_refused(lab: Lab) -> None:
+    killed("copied", lab.move)
+    lab.moving().give_up()
+    mine = lab.path / f".stowage-copy-{lab.moving().recorded().identity}"
+    mine.mkdir()
+    with pytest.raises(PartlyFailed, match=f"{mine.name} in {lab.path} has a name that the move needs; move it away"):
+        lab.move()
+    mine.rmdir()
+    lab.move()
+
+
+def test_an_empty_location_goes_back_when_it_was_only_closed(lab: Lab) -> None:
+    shutil.rmtree(lab.path / "ann")
+    moving = lab.until_switched()
+    lab.lay_out(**moving.recorded().after)
+
+    def finish(kill: Callable[[str], None]) -> None:
+        aside.os = SimpleNamespace(**{**vars(os), "fchmod": lambda *words: (os.fchmod(*words), kill("closed"))})
+        lab.moving().finish()
+
+    killed("closed", finish)
+    lab.moving().undo()
+    assert os.stat(lab.path).st_mode & 0o7777 == 0o2775
+    lab.lay_out(**moving.recorded().before)
+    lab.moving().give_up()
+    assert lab.stage == "undone" and not lab.held
+
+
 def test_what_cannot_be_set_aside_is_put_back(lab: Lab) -> None:
     before = contents(lab.path)
     (lab.path / "top").write_text("x")
@@ -398,7 +645,7 @@ def booted(lab: Lab, disk: Any) -> None:
     """Have mounted what a boot mounts."""
     at = Path(lab.places.relocations_dir) / "disks/runs"
     for point in (lab.path, at):
-        while os.path.ismount(point):
+        while is_mounted(point):
             subprocess.run(["umount", point], check=True)
     if list(lab.units.iterdir()):
         subprocess.run(["mount", disk.device, at], check=True)
@@ -545,11 +792,14 @@ def test_retired_and_forgotten(lab: Lab) -> None:
     (lab.to / "ann/e/r/latest").unlink()
     with (lab.path / "ann/e/r/log").open(), pytest.raises(Refusal, match="something open by the old path"):
         moving.forget()
+    assert moving.recorded().doing == ""
     state = lab.root / "state"
     (state / "last-run").symlink_to(lab.path / "ann/e/r")
     (state / "job.json").write_text(f'{{"ckpt": "{lab.path}/ann/e/r/work/f1"}}')
-    with pytest.raises(Refusal, match=rf"is still named by .*{state}/job.json:1: .*the link {state}/last-run -> "):
+    with pytest.raises(Refusal, match="is still named by ") as refused:
         moving.forget()
+    # In whichever order the directory has them.
+    assert f"{state}/job.json:1: " in str(refused.value) and f"the link {state}/last-run -> " in str(refused.value)
     (state / "last-run").unlink()
     (state / "job.json").unlink()
     backup = moving.recorded().backup
@@ -571,6 +821,24 @@ def test_killed_while_it_is_deleted(lab: Lab, step: str) -> None:
     assert contents(lab.path) == before
     lab.moving().retire(str(lab.path))
     assert beneath(lab) == {} and contents(lab.path) == before == contents(lab.to)
+
+
+@pytest.mark.parametrize("booted", [False, True])
+@pytest.mark.parametrize("step", ["forgetting", "uncovered", "not kept", "forgotten"])
+def test_killed_while_it_is_forgotten(lab: Lab, step: str, booted: bool) -> None:
+    lab.move()
+    lab.moving().retire(str(lab.path))
+    (lab.to / "ann/e/r/latest").unlink()
+    before = contents(lab.to)
+    killed(step, lambda kill: lab.moving(kill).forget())
+    if booted:
+        boot(lab)
+    moving = lab.moving()
+    moving.check(moving.recorded())
+    moving.retire(str(lab.path))
+    moving.forget()
+    assert lab.stage == "forgotten" and not lab.path.exists() and not list(lab.units.iterdir())
+    assert contents(lab.to) == before and not is_mounted(lab.path)
 
 
 def refuse_to_delete(lab: Lab, rule: str) -> None:
@@ -667,11 +935,52 @@ def test_refused_before_anything_is_changed(lab: Lab, small_disk: Callable[..., 
     assert lab.stage == "" and not lab.held
 
 
+def deep(top: Path, length: int, last: str) -> None:
+    """Make a file, or without a name a directory, whose path from the top has so many bytes."""
+    fd = os.open(top, os.O_RDONLY)
+    left = length - len(last) - bool(last)
+    while left > 0:
+        # None but the last may leave room for no more than a slash.
+        name = "d" * (left if left <= 255 else min(255, left - 2))
+        os.mkdir(name, dir_fd=fd)
+        inner = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd, left = inner, left - len(name) - 1
+    if last:
+        os.close(os.open(last, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.setxattr(fd, "user.note", b"x")
+    os.close(fd)
+
+
+@pytest.mark.parametrize("last", ["", "f", "f" * 250])
+def test_a_path_that_rsync_does_not_take_is_refused_before_jobs_are_held(lab: Lab, last: str) -> None:
+    deep(lab.path / "ann", 4000 - len("ann/"), last)
+    lab.planned()
+    (lab.path / "bob").mkdir()
+    deep(lab.path / "bob", 4001 - len("bob/"), last)
+    with pytest.raises(Refusal, match="bob/ddd.*d.* in it has a path of more than 4000 bytes"):
+        lab.planned()
+    shutil.rmtree(lab.path / "bob")
+
+    def make(step: str) -> None:
+        if step == "unused" and not (lab.path / "bob").exists():
+            (lab.path / "bob").mkdir()
+            deep(lab.path / "bob", 5000, last)
+
+    steps: list[str] = []
+    with pytest.raises(PartlyFailed, match="has a path of more than 4000 bytes; .* it is given up"):
+        lab.until_switched(lambda step: (make(step), steps.append(step)))
+    assert "copied" not in steps and not lab.held
+    shutil.rmtree(lab.path / "bob")
+    lab.move()
+    assert lab.stage == "finished"
+
+
 # -- The comparison
 
 
 def copied(lab: Lab) -> None:
-    subprocess.run(["rsync", "-aHAXS", "--modify-window=-1", f"{lab.path}/", f"{lab.to}/"], check=True)
+    subprocess.run(["rsync", "-aHAXXS", "--modify-window=-1", f"{lab.path}/", f"{lab.to}/"], check=True)
 
 
 def changed_in_place(path: Path) -> None:
@@ -762,7 +1071,7 @@ class Other:
 
 @pytest.fixture
 def other(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
-    for module in (plan, users, moving_stages, old_path):
+    for module in (plan, users, afterwards, old_path):
         monkeypatch.setattr(module, "is_shared", lambda _fstype: True)
     monkeypatch.setattr(old_path.OldPath, "writable_ways", lambda _self, _table: [])  # as of another machine
     made = Other(tmp_path / "other", lab)
@@ -792,7 +1101,7 @@ def test_hosts_that_share_a_location_switch_together(lab: Lab, other: Other, und
         first.give_up()
         other.do(second.give_up)
         assert contents(lab.path) == before and not lab.held and not other.lab.held
-        other.do(lambda: expect(contents(lab.path) == before and not os.path.ismount(lab.path)))
+        other.do(lambda: expect(contents(lab.path) == before and not is_mounted(lab.path)))
         return
     lab.lay_out(**first.recorded().after)
     other.do(lambda: other.lab.lay_out(**first.recorded().after))
@@ -802,7 +1111,8 @@ def test_hosts_that_share_a_location_switch_together(lab: Lab, other: Other, und
     other.do(lambda: expect((lab.path / "by the first").exists()))
     first.retire(str(lab.path))
     other.do(lambda: second.retire(str(lab.path)))
-    assert beneath(lab) == {} and (lab.to / "by the first").exists()
+    assert [name.partition("-moved-")[0] for name in beneath(lab)] == [".stowage"], "the sign for others"
+    assert (lab.to / "by the first").exists()
     (lab.to / "ann/e/r/latest").unlink()
     other.do(second.forget)
     first.forget()
@@ -829,6 +1139,58 @@ def test_a_host_does_not_go_back_to_what_another_has_set_aside(lab: Lab, other: 
     assert other.lab.stage == "switched" and other.lab.held
     first.retire(str(lab.path))
     other.do(refused)
+
+
+def test_a_host_that_shares_it_waits_for_what_is_set_aside_in_part(lab: Lab, other: Other) -> None:
+    for name in "abc":
+        (lab.path / name).write_text(name)
+    before = inside(lab.path)
+    first, second = lab.moving(), other.lab.moving()
+    first.close(lab.planned(together=True), 60)
+    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
+    first.copy()
+    other.do(second.copy)
+    first.switch()
+    other.do(second.switch)
+    lab.lay_out(**first.recorded().after)
+
+    def finish(kill: Callable[[str], None]) -> None:
+        rename = aside.rename_noreplace
+        aside.rename_noreplace = lambda *words: (rename(*words), kill("renamed"))
+        lab.moving().finish()
+
+    killed("renamed", finish)
+
+    def refused() -> None:
+        with pytest.raises(Refusal, match="a part of what was in .* is set aside by a host that shares it"):
+            second.give_up()
+
+    other.do(second.undo)
+    other.do(refused)
+    assert other.lab.held
+    first.undo()
+    other.do(second.give_up)
+    first.give_up()
+    assert inside(lab.path) == before and not lab.held and not other.lab.held
+
+
+def test_a_worker_who_shares_it_cannot_pretend_that_it_is_set_aside(lab: Lab, other: Other) -> None:
+    first, second = lab.moving(), other.lab.moving()
+    (lab.path / ".stowage-moved-mine").mkdir(mode=0o700)
+    os.chown(lab.path / ".stowage-moved-mine", 1234, 1234)
+    shutil.rmtree(lab.path / "ann")
+    os.chmod(lab.path, 0)
+    first.close(lab.planned(together=True), 60)
+    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
+    first.copy()
+    other.do(second.copy)
+    first.switch()
+    other.do(second.switch)
+    other.do(second.undo)
+    other.do(second.give_up)
+    first.undo()
+    first.give_up()
+    assert not lab.held and not other.lab.held
 
 
 def expect(true: bool) -> None:

@@ -80,6 +80,10 @@ OPEN, CLOSED_NOW, BOUND = Found(), Found(closed=True), Found(bound=True)
         (SWITCHED, "", CLOSED_NOW, LOST),
         (FINISHED, "", OPEN, LOST),
         (RETIRED, "", OPEN, LOST),
+        (RETIRED, RETIRED, OPEN, LOST),
+        (RETIRED, FORGOTTEN, OPEN, RETIRED),
+        (RETIRED, FORGOTTEN, BOUND, RETIRED),
+        (FINISHED, FORGOTTEN, OPEN, LOST),
         (SWITCHED, UNDONE, BOUND, SWITCHED),
         (SWITCHED, UNDONE, CLOSED_NOW, UNDONE),
         (UNDONE, "", OPEN, UNDONE),
@@ -185,11 +189,39 @@ def test_an_old_inventory_does_not_switch_back(stage: str, path: str, refused: s
     assert refused in str(refusal.value)
 
 
+@pytest.mark.parametrize("stage", [GIVEN_UP, UNDONE])
+def test_no_layout_begins_with_what_is_left_of_a_move(tmp_path: Path, stage: str) -> None:
+    new = str(tmp_path)
+    move = relocation(stage, to=new, to_real=new, moves={"runs": ("/srv/runs", new)})
+    sign = tmp_path / ".stowage-copy-4567"  # of the host that made it
+    sign.touch()
+    recorded.check_layout([move], {"runs": new})
+    sign.unlink()
+    sign.mkdir(mode=0o755)
+    recorded.check_layout([move], {"runs": new})
+    os.chmod(sign, 0o700)
+    if os.geteuid() == 0:
+        with pytest.raises(Refusal, match=f"^runs: {new} holds the copy of a move from /srv/runs that was {stage}; "):
+            recorded.check_layout([move], {"runs": new})
+    recorded.check_layout([move], {"runs": "/srv/runs"})
+    recorded.check_layout([replace(move, to_real="/none")], {"runs": new})
+
+
 def test_of_a_move_it_is_not_told_that_files_stay_behind() -> None:
     moves = [relocation(SWITCHED)]
     assert recorded.is_told(moves, {"runs": "/srv/runs"}, {"runs": "/mnt/new/runs"}) == {"runs"}
     assert recorded.is_told(moves, {"runs": "/mnt/new/runs"}, {"runs": "/srv/runs"}) == {"runs"}
     assert recorded.is_told(moves, {"runs": "/mnt/new/runs"}, {"runs": "/elsewhere"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("stage", "there", "back"),
+    [(COPIED, False, False), (GIVEN_UP, False, False), (UNDONE, False, True), (FINISHED, True, True)],
+)
+def test_what_was_not_moved_stays_behind(stage: str, there: bool, back: bool) -> None:
+    old, new = {"runs": "/srv/runs"}, {"runs": "/mnt/new/runs"}
+    assert bool(recorded.is_told([relocation(stage)], old, new)) is there
+    assert bool(recorded.is_told([relocation(stage)], new, old)) is back
 
 
 def test_the_lines_for_the_inventory() -> None:

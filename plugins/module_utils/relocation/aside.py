@@ -14,26 +14,27 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..errors import StowageError, printable
 from ..syscalls import open_beneath, rename_noreplace
 from ..trees.emptying import empty
+from . import signs
 from .content import names_in
 
-_PREFIX = b".stowage-moved-"
+
+def is_begun(fd: int) -> bool:
+    """Return whether a host that shares the directory open at *fd* has set its content aside, or a part of it."""
+    return not stat.S_IMODE(os.fstat(fd).st_mode) and any(_is_sign(fd, name) for name in names_in(fd))
 
 
-def name_of(identity: str) -> bytes:
-    """Return the name of the directory in which the old content lies."""
-    return _PREFIX + os.fsencode(identity)
+def is_done(fd: int) -> bool:
+    """Return whether a host that shares the directory open at *fd* has set aside, or deleted, all that was in it."""
+    return is_begun(fd) and len(names_in(fd)) == 1
 
 
-def is_by_another(fd: int, identity: str) -> bool:
-    """Return whether another host has set aside, or deleted, the content of the directory open at *fd*."""
-    names = names_in(fd)
-    if name_of(identity) in names:
-        return False
-    return any(name.startswith(_PREFIX) for name in names) or not (names or stat.S_IMODE(os.fstat(fd).st_mode))
+def _is_sign(fd: int, name: bytes) -> bool:
+    return name.startswith(signs.MOVED) and signs.is_roots(fd, name)
 
 
 def set_aside(fd: int, identity: str) -> None:
@@ -41,7 +42,7 @@ def set_aside(fd: int, identity: str) -> None:
 
     :raises StowageError: when something stays where it is
     """
-    name = name_of(identity)
+    name = signs.moved(identity)
     # First: whoever has passed it already is told by the state of the content.
     os.fchmod(fd, 0)
     if name not in names_in(fd):
@@ -59,7 +60,7 @@ def set_aside(fd: int, identity: str) -> None:
 
 def put_back(fd: int, identity: str, mode: int) -> None:
     """Move what lies aside back into the old directory, open at *fd*, whose mode was *mode*."""
-    name = name_of(identity)
+    name = signs.moved(identity)
     if name in names_in(fd):
         inner = open_beneath(fd, name)
         try:
@@ -82,13 +83,14 @@ def _move(fd: int, to_fd: int, name: bytes) -> None:
         raise StowageError(f"{printable(name)} in the old directory cannot be moved: {remedy}") from error
 
 
-def delete(fd: int, identity: str, progress: Callable[[int, int], None]) -> None:
+def delete(fd: int, identity: str, progress: Callable[[int, int], None], with_sign: bool) -> None:
     """Delete what lies aside in the old directory, open at *fd*.
 
+    :param with_sign: whether an empty directory is left of it, by which others know that something lay there
     :param progress: called again and again while it goes; what it raises ends the work
     :raises StowageError: when something stays
     """
-    name = name_of(identity)
+    name = signs.moved(identity)
     if name in names_in(fd):
         inner = open_beneath(fd, name)
         try:
@@ -97,7 +99,15 @@ def delete(fd: int, identity: str, progress: Callable[[int, int], None]) -> None
             os.close(inner)
         if left:
             raise StowageError(f"what cannot be deleted: {'; '.join(left)}")
-        os.rmdir(name, dir_fd=fd)
-    came = names_in(fd)
+        if not with_sign:
+            os.rmdir(name, dir_fd=fd)
+    came = [one for one in names_in(fd) if one != name]
     if came:
         raise StowageError(f"{printable(came[0])} is in the old directory, and was not moved: look at it")
+
+
+def leave(path: str, identity: str) -> None:
+    """Remove the old directory at *path*, which is empty but for that sign."""
+    for directory in (os.path.join(os.fsencode(path), signs.moved(identity)), os.fsencode(path)):
+        with suppress(FileNotFoundError):
+            os.rmdir(directory)

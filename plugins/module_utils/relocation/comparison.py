@@ -14,7 +14,7 @@ import hashlib
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ..errors import printable
@@ -67,7 +67,7 @@ def state_of(fd: int, itself: bool = True, aside: str = "") -> State:
     """Return the state of the tree open at *fd*, by looking at every inode in it.
 
     :param itself: whether the directory itself counts
-    :param aside: the name of a directory in it whose content counts as if it were not in there
+    :param aside: where in it a directory is whose content counts as if it were not in there
     :raises StowageError: when something in it cannot be looked at
     """
     return State(**answer_of(lambda: asdict(_state_of(fd, itself, aside)), DEADLINE_S))
@@ -76,6 +76,7 @@ def state_of(fd: int, itself: bool = True, aside: str = "") -> State:
 def _state_of(fd: int, itself: bool, aside: str) -> State:
     problems: list[Problem] = []
     changes = _Changes()
+    way = tuple(aside.split("/")) if aside else ()
     # Opened anew: btrfs does not list what has come since a directory was opened.
     walk = Walk(open_beneath(fd, b"."), problems.append)
     top = os.fstat(fd)
@@ -84,9 +85,10 @@ def _state_of(fd: int, itself: bool, aside: str) -> State:
         if walk.depth == 1 and is_of_mkfs(top, walk.names[0], directory.status):
             directory.leave_out()
             continue
-        is_aside = bool(aside) and walk.names[:1] == (aside,)
-        depth = walk.depth - is_aside
-        if depth or (itself and not is_aside):
+        inside = _common(walk.names, way)
+        depth = walk.depth - inside if inside == len(way) else walk.depth
+        # What only leads to what counts does not count itself.
+        if walk.depth > inside or (itself and not walk.depth):
             changes.add(directory.status, depth)
         for entry in directory.files():
             progress()
@@ -94,6 +96,37 @@ def _state_of(fd: int, itself: bool, aside: str) -> State:
     if problems:
         raise OSError(f"cannot be looked at: {problems[0]}")
     return changes.state
+
+
+def changed_last(fd: int, aside: str) -> str:
+    """Return where in the tree open at *fd* the last change was, by its time.
+
+    :param aside: where in it a directory is that does not count itself
+    """
+    return str(answer_of(lambda: _changed_last(fd, aside.split("/")), DEADLINE_S))
+
+
+def _changed_last(fd: int, way: Sequence[str]) -> str:
+    found, when = "", 0
+    walk = Walk(open_beneath(fd, b"."), nothing)
+    for directory in walk:
+        progress()
+        if walk.depth > _common(walk.names, way) and directory.status.st_ctime_ns >= when:
+            found, when = walk.path(), directory.status.st_ctime_ns
+        for entry in directory.files():
+            progress()
+            change = entry.stat(follow_symlinks=False).st_ctime_ns
+            if change >= when:
+                found, when = walk.path(entry.name), change
+    return found
+
+
+def _common(names: Sequence[str], way: Sequence[str]) -> int:
+    """Return how many of the first names are those of the way."""
+    count = 0
+    while count < min(len(names), len(way)) and names[count] == way[count]:
+        count += 1
+    return count
 
 
 class _Changes:

@@ -17,9 +17,10 @@ from ..services.systemd_units import RunCommand
 from ..syscalls import DIRECTORY, syncfs
 from .content import OF_MKFS, is_of_mkfs
 
-# Times to the nanosecond: else a time of the same second counts as the same.
+# Times to the nanosecond: else a time of the same second counts as the same. Attributes twice: once leaves out what
+# rsync --fake-super makes, and all that anybody calls user.rsync.%something.
 _KEPT = (
-    *("--archive", "--hard-links", "--acls", "--xattrs", "--sparse", "--numeric-ids"),
+    *("--archive", "--hard-links", "--acls", "--xattrs", "--xattrs", "--sparse", "--numeric-ids"),
     *("--modify-window=-1", "--delete"),
 )
 NOT_COPIED = (XATTR, "trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT")
@@ -28,6 +29,9 @@ XFS shows its access lists once more by names of its own: another filesystem has
 would be to delete the access lists."""
 # With rules of one's own rsync has no others: what the system itself keeps as attributes is no content.
 _LEFT_OUT = tuple(f"--filter=-x {name}" for name in ("system.*", *NOT_COPIED))
+LONGEST_PATH = 4000
+"""Bytes in the path of what is copied, from the top. Rsync takes longer ones up to some bound near PATH_MAX, 4096, of
+which the name of what it was given is a part."""
 _LONGEST_S = 7 * 86400.0
 _ENDS = {"btrfs": ()}
 """A btrfs subvolume is no mount, and belongs to the tree."""

@@ -199,10 +199,11 @@ class KeptMount:
             raise Refusal(name, rule, "take that out, or move the location by hand")
 
     def write(self, units: str, systemctl: Systemctl) -> None:
-        """Have it mounted at every boot."""
+        """Have it mounted at every boot, also after a power cut."""
         write_bytes(self.path(units), self.content)
         systemctl.daemon_reload()
         systemctl.tell("enable", self.name)
+        self._sync(units)
 
     def verify(self, systemctl: Systemctl) -> None:
         """Fail when systemd does not know the unit: what silently does not act is worse than nothing."""
@@ -210,13 +211,28 @@ class KeptMount:
         if unit["LoadState"] != "loaded" or not unit["FragmentPath"].endswith(f"/{self.name}"):
             raise StowageError(f"{self.name}: systemd does not use it; see systemctl status")
 
-    def remove(self, units: str, systemctl: Systemctl) -> None:
+    def is_there(self, units: str) -> bool:
         there = read(self.path(units))
-        if there is None or not is_ours(there[0]):
+        return there is not None and is_ours(there[0])
+
+    def remove(self, units: str, systemctl: Systemctl) -> None:
+        """Have it mounted at no boot any more, also after a power cut."""
+        if not self.is_there(units):
             return
         systemctl.tell("disable", self.name)
+        self._sync(units)
         remove(self.path(units))
         systemctl.daemon_reload()
+
+    def _sync(self, units: str) -> None:
+        """Have on the disk what systemctl has changed."""
+        for directory in (os.path.join(units, f"{self.target}.wants"), units):
+            with suppress(FileNotFoundError):  # of the last one that was wanted the directory goes, too
+                fd = os.open(directory, DIRECTORY)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
 
 
 def kept_path(location: str, old: OldPath, table: Sequence[Mount]) -> KeptMount:

@@ -32,6 +32,7 @@ from ..trees.walk import Problem, Walk
 from ..use.child import answer_of, progress
 from . import recorded
 from .content import is_of_mkfs, names_in
+from .copying import LONGEST_PATH
 from .directories import opened
 from .old_path import UNITS, OldPath, kept_path
 from .recorded import Identity, Relocation
@@ -343,9 +344,14 @@ def _survey(fd: int) -> dict[str, Any]:
                 return {"problem": f"{walk.path()} is not empty: fsck has put something there, which is not copied"}
             directory.leave_out()
             continue
+        length = sum(len(os.fsencode(name)) + 1 for name in walk.names)
+        if length - 1 > LONGEST_PATH:
+            return {"problem": f"{walk.path()} in it has a path of more than {LONGEST_PATH} bytes"}
         unchangeable = walk.path() if is_unchangeable(directory.fd, b".") else ""
         statuses = [directory.status]
         for entry in directory.files():
+            if length + len(os.fsencode(entry.name)) > LONGEST_PATH:
+                return {"problem": f"{walk.path(entry.name)} in it has a path of more than {LONGEST_PATH} bytes"}
             statuses.append(entry.stat(follow_symlinks=False))
             if not unchangeable and is_unchangeable(directory.fd, os.fsencode(entry.name)):
                 unchangeable = walk.path(entry.name)

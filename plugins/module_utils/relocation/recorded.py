@@ -17,8 +17,9 @@ from ..mounts import FilesystemId, Mount
 from ..places import Places
 from ..records import RecordError
 from ..syscalls import birth_time, filesystem_uuid, subvolume
+from . import signs
 from .old_path import OldPath
-from .stages import HELD, IN_NEW_PLACE, UNDER_WAY
+from .stages import GIVEN_UP, HELD, IN_NEW_PLACE, UNDER_WAY, UNDONE
 
 _ENDING = ".json"
 _REMEDY = "restore it from a backup beside it, or ask who has changed it"
@@ -109,7 +110,7 @@ class Relocation:
     was: State | None = None
     """The old content, when it was compared."""
     copied: State | None = None
-    """The new content then, without the directory itself."""
+    """The new content since then, without the directory itself; None while it is copied to."""
     began: bool = False
     """Whether anything was put into the new directory."""
     aside: State | None = None
@@ -203,7 +204,8 @@ def check_alone(moves: Iterable[Relocation], location: str) -> None:
 
 
 def check_layout(moves: Iterable[Relocation], locations: Mapping[str, str]) -> None:
-    """Refuse a layout that would go back to where a location was before it was moved, or be ahead of a move.
+    """Refuse a layout that would go back to where a location was before it was moved, be ahead of a move, or begin with
+    what is left of one.
 
     :param locations: the path of each location, by name
     """
@@ -225,6 +227,18 @@ def check_layout(moves: Iterable[Relocation], locations: Mapping[str, str]) -> N
                     f"it is being moved from {old} to {new}",
                     "run stowage.host.relocate again to finish that, or with relocate_give_up=true",
                 )
+            if one.stage in (GIVEN_UP, UNDONE) and path == new and _holds_copy(one):
+                rule = f"{new} holds the copy of a move from {old} that was {one.stage}"
+                raise Refusal(name, rule, "name the old path; have it moved by stowage.host.relocate, or empty it")
+
+
+def _holds_copy(one: Relocation) -> bool:
+    """Return whether the new directory has the sign of a copy; of a shared one the host that made it has left that."""
+    try:
+        names = os.listdir(os.fsencode(one.to_real))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return any(name.startswith(signs.COPY) and signs.is_roots(one.to_real, name) for name in names)
 
 
 def is_told(moves: Iterable[Relocation], former: Mapping[str, str], locations: Mapping[str, str]) -> set[str]:
@@ -232,8 +246,9 @@ def is_told(moves: Iterable[Relocation], former: Mapping[str, str], locations: M
     return {
         name
         for one in moves
-        for name, paths in one.moves.items()
-        if {former.get(name), locations.get(name)} == set(paths)
+        for name, (old, new) in one.moves.items()
+        if (one.stage in IN_NEW_PLACE and (former.get(name), locations.get(name)) == (old, new))
+        or (one.stage in (*IN_NEW_PLACE, UNDONE) and (former.get(name), locations.get(name)) == (new, old))
     }
 
 

@@ -37,6 +37,8 @@ UNDONE = "undone"
 UNDER_WAY = (HELD, CLOSED, COPIED, VERIFIED, SWITCHED)
 """Jobs are held for it."""
 IN_NEW_PLACE = (SWITCHED, FINISHED, RETIRED, FORGOTTEN)
+WITH_UNITS = (VERIFIED, SWITCHED, FINISHED, RETIRED)
+"""A boot may mount the new directory at the old path."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ def standing(stage: str, doing: str, found: Found) -> str:
     :param doing: what was being done
     """
     if stage in (SWITCHED, FINISHED, RETIRED):
-        return stage if found.bound else UNDONE if doing == UNDONE else LOST
+        if found.bound or (stage, doing) == (RETIRED, FORGOTTEN):
+            return stage
+        return UNDONE if doing == UNDONE else LOST
     if found.bound:
         # Killed between the mount and the record of it.
         return SWITCHED if (stage, doing) == (VERIFIED, SWITCHED) else FOREIGN

@@ -16,17 +16,27 @@ from contextlib import contextmanager, suppress
 
 from ..errors import Refusal, printable
 from ..syscalls import open_beneath, rename_noreplace
+from . import signs
 from .comparison import attributes, differences_of_root
 from .content import names_in
 
-_PREFIX = b".stowage-copy-"
 _CONTENT = b"content"
+
+
+def place_of(identity: str) -> str:
+    """Return where in the new directory the copy is made."""
+    return os.fsdecode(signs.copy(identity) + b"/" + _CONTENT)
 
 
 def is_roots_only(fd: int) -> bool:
     """Return whether only root can have put anything into the directory open at *fd*, since it was made so."""
     status = os.fstat(fd)
     return status.st_uid == 0 and not stat.S_IMODE(status.st_mode) & 0o077
+
+
+def close_up(fd: int) -> None:
+    os.fchown(fd, 0, 0)
+    os.fchmod(fd, 0o700)
 
 
 def keep_for_root(fd: int, path: str) -> None:
@@ -36,8 +46,7 @@ def keep_for_root(fd: int, path: str) -> None:
     """
     _check_empty(fd, path)
     before = os.fstat(fd)
-    os.fchown(fd, 0, 0)
-    os.fchmod(fd, 0o700)
+    close_up(fd)
     try:
         _check_empty(fd, path)
     except Refusal:
@@ -56,9 +65,7 @@ def _check_empty(fd: int, path: str) -> None:
 @contextmanager
 def staged(fd: int, identity: str) -> Iterator[int]:
     """Open the directory in which the copy is made, with all of it in there; *fd* is the new directory."""
-    os.fchown(fd, 0, 0)
-    os.fchmod(fd, 0o700)
-    name = _PREFIX + os.fsencode(identity)
+    name = signs.copy(identity)
     outer = _made(fd, name)
     try:
         content = _made(outer, _CONTENT)
@@ -79,9 +86,16 @@ def _made(fd: int, name: bytes) -> int:
     return open_beneath(fd, name)
 
 
+def sign(fd: int, identity: str) -> None:
+    """Have the new directory, open at *fd*, say that it holds a copy; an empty one says nothing."""
+    if names_in(fd):
+        os.close(_made(fd, signs.copy(identity)))
+        os.fsync(fd)
+
+
 def unpack(fd: int, identity: str) -> None:
     """Give what was copied its place in the new directory, open at *fd*, which stays root's only."""
-    name = _PREFIX + os.fsencode(identity)
+    name = signs.copy(identity)
     outer = open_beneath(fd, name)
     try:
         content = open_beneath(outer, _CONTENT)
