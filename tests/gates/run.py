@@ -15,10 +15,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,6 +32,8 @@ PYTHON = str(REPOSITORY / ".venv/bin/python")
 LIMIT_S = 2400
 HEARTBEAT_S = 60
 SHOWN_LINES = 150
+STOPPED = threading.Event()
+"""Set when a stop from outside takes the running checks along."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,8 @@ GATES = {
     "importer": importer,
     "molecule": molecule,
 }
+SIDE_BY_SIDE = ("lint", "sanity")
+"""Whose checks take one processor each, and run two at a time."""
 
 
 def last_line(log: Path) -> str:
@@ -166,7 +173,7 @@ def run(command: list[str], log: Path, title: str, environment: dict[str, str]) 
                     if spent >= beat and not sys.stdout.isatty():
                         beat += HEARTBEAT_S
                         show(line[:110])
-                    if spent > LIMIT_S:
+                    if spent > LIMIT_S or STOPPED.is_set():
                         return None
         finally:
             if process.poll() is None:
@@ -223,16 +230,25 @@ def run_check(gate: str, check: Check) -> Counts:
     details = f"{counts.passed} passed" if counts.passed + counts.failed + len(counts.skipped) > 1 else ""
     if counts.skipped:
         details += f", {len(counts.skipped)} skipped"
-    show(f"  {'ok  ' if status == 0 else 'FAIL'}  {check.name:<22}{seconds:6.1f} s  {details}".rstrip())
-    for reason in counts.skipped:
-        show(f"        skipped {reason}")
+    lines = [f"  {'ok  ' if status == 0 else 'FAIL'}  {check.name:<22}{seconds:6.1f} s  {details}".rstrip()]
+    lines += (f"        skipped {reason}" for reason in counts.skipped)
     if status != 0:
-        lines = log.read_text(errors="replace").splitlines()
-        print("\n".join(lines[-SHOWN_LINES:]))
+        lines += log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
         why = f"no end within {LIMIT_S} s" if status is None else f"exit status {status}"
-        show(f"        {why}: {' '.join(check.command)}")
-        show(f"        whole output: {log.relative_to(REPOSITORY)}")
+        lines.append(f"        {why}: {' '.join(check.command)}")
+        lines.append(f"        whole output: {log.relative_to(REPOSITORY)}")
+    show("\n".join(lines))
     return counts
+
+
+def run_checks(gate: str, checks: list[Check]) -> Iterator[tuple[Check, Counts]]:
+    with ThreadPoolExecutor(2 if gate in SIDE_BY_SIDE else 1) as lanes:
+        try:
+            yield from zip(checks, lanes.map(partial(run_check, gate), checks))
+        except BaseException:
+            STOPPED.set()
+            lanes.shutdown(cancel_futures=True)
+            raise
 
 
 def main() -> int:
@@ -248,8 +264,7 @@ def main() -> int:
             show("  FAIL  nothing to run")
             total.failed += 1
             failed.append(gate)
-        for check in checks:
-            counts = run_check(gate, check)
+        for check, counts in run_checks(gate, checks):
             total.add(counts)
             if counts.failed:
                 failed.append(f"{gate}/{check.name}")
