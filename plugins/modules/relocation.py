@@ -33,8 +33,10 @@ options:
       - V(switched) mounts the new directory at the old path. The settings are the matter of
         M(stowage.host.storage_layout).
       - V(undone) has the old directory at its path again, with what was set aside already moved back. It is refused
-        when the old content is not there. Jobs stay held until V(given_up).
-      - V(given_up) goes on as before the move, with what is copied so far kept.
+        when the old content is not there. Jobs stay held until V(given_up). What only a mount unit of the move has
+        mounted, when it was not to, is taken away.
+      - V(given_up) goes on as before the move, with what is copied so far kept. It leaves a sign in the new directory,
+        by which M(stowage.host.storage_layout) refuses to begin with half a copy.
       - V(finished) sets the old content aside, where only root reaches it, and lets jobs begin.
       - V(retired) deletes the old content, and says how much that is and how much the new directory holds. It is
         refused when that has no files and the old one has.

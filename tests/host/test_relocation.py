@@ -680,6 +680,28 @@ def test_a_location_that_is_all_of_a_disk(
     assert lab.stage == "forgotten" and not list(lab.units.iterdir())
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_disk_after_a_boot_for_which_the_new_one_came_too_late(
+    lab: Lab, small_disk: Callable[..., Any], again: bool
+) -> None:
+    """Nothing is mounted at the old path: the unit that failed has taken the place of the disk's own."""
+    disk = small_disk("ext4", 128 << 20)
+    before = at_a_mount_point(lab, disk.path)
+    killed("kept", lab.move)
+    booted(lab, disk)
+    subprocess.run(["umount", disk.path], check=True)
+    if again:
+        with pytest.raises(PartlyFailed, match="is not the directory that is moved.* it is given up"):
+            lab.move()
+    else:
+        lab.moving().undo()
+        lab.moving().give_up()
+    assert contents(lab.path) == before and not lab.held and not list(lab.units.iterdir())
+    (lab.path / "goes on").touch()
+    lab.move()
+    assert lab.stage == "finished" and (lab.to / "goes on").exists()
+
+
 def test_a_disk_is_switched_back(lab: Lab, small_disk: Callable[..., Any]) -> None:
     disk = small_disk("xfs")
     before = at_a_mount_point(lab, disk.path)
