@@ -225,7 +225,7 @@ def host_names(wanted: str) -> list[str]:
 
 
 def seed(lab: Lab, host: Host, hosts: list[Host], root: Path, interface: str) -> Path:
-    """Copy the root image *root* for the host, and write the files that make it this host: they go over it at a start.
+    """Copy the root image *root* for the host, and write the files that make it this host: they go over it at its first start.
 
     :return: the directory of these files
     """
@@ -272,7 +272,10 @@ def disk_image(path: Path, size: str) -> Path:
 ENTER = """
 echo $$ >"$1/cgroup.procs"
 mount -o loop "$2/root.img" "$2/root"
-cp -a "$2/seed/." "$2/root/"
+if [ -d "$2/seed" ]; then
+  cp -a "$2/seed/." "$2/root/"
+  rm -r "$2/seed"  # what is changed on the host stays changed when it is started again
+fi
 """
 
 
