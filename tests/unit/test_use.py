@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stowage_core import mounts
 from stowage_core.use import exports as use_exports
 from stowage_core.use import mounts as use_mounts
-from stowage_core.use.look import Subject, _exports, _named
+from stowage_core.use.look import Subject, _exports, _named, last_names
 from stowage_core.use.mounts import Overlay, View, layer_paths
 
 
@@ -172,6 +172,28 @@ def test_layers_that_name_a_run(layer: str, named: bool, tmp_path: Path) -> None
         assert bool(list(_named(subject, overlay))) == named
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        ("/stowage/runs/ann", True),
+        ("/host/srv/stowage/runs", True),
+        ("/var/lib/docker/runs/diff", False),
+        ("/srv/other/runs", False),
+    ],
+)
+def test_layers_that_name_a_location(layer: str, named: bool) -> None:
+    subject = Subject("runs", -1, "8:1", "/stowage/runs", (), (), known_by=last_names("/srv/stowage/runs"))
+    assert bool(list(_named(subject, Overlay("/o", [(layer,)], [])))) == named
+
+
+def test_the_last_names_of_a_path() -> None:
+    assert [last_names(path) for path in ("/srv/stowage/runs", "/mnt/hdd", "/data")] == [
+        ("stowage", "runs"),
+        ("mnt", "hdd"),
+        ("data",),
+    ]
 
 
 def test_place_in_filesystem() -> None:

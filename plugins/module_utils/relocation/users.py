@@ -14,7 +14,7 @@ from ..eviction import write_leases
 from ..mounts import is_shared, of_fd
 from ..mounts import read as read_mounts
 from ..use.child import nothing
-from ..use.look import InUse, Subject, in_use
+from ..use.look import InUse, Subject, in_use, last_names
 from .old_path import OldPath
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 30.0
@@ -29,7 +29,8 @@ def users_of(fd: int, old: OldPath, look: InUse = in_use) -> list[str]:
     device, place = old.beneath(table)
     name = os.path.basename(old.real)
     mounted = (old.real, old.disk_at) if old.disk_at else (old.real,)
-    evidence = look([Subject(name, fd, device, place, (), (old.real,), mounted)])[name]
+    known_by = last_names(old.real)
+    evidence = look([Subject(name, fd, device, place, (), (old.real,), mounted, known_by)])[name]
     if evidence or is_shared(of_fd(fd, table).fstype):
         return evidence
     open_file = write_leases.open_file(fd)

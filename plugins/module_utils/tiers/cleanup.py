@@ -24,7 +24,7 @@ from ..mounts import Mount, place_in_filesystem
 from ..owner import Registry
 from ..places import Places
 from ..trees.emptying import empty
-from ..use.look import InUse, Subject, in_use
+from ..use.look import InUse, Subject, in_use, last_names
 from . import processes, set_aside
 from .claim import is_whole, open_directory, why_lost
 from .set_aside import Aside, names_in
@@ -252,7 +252,8 @@ class Cleanup:
         mount = mount_table.of_fd(fd, self._mounts)
         whole = (path,) if mount.point == path and is_whole(fd, mount) else ()
         place = place_in_filesystem(path, mount)
-        return Subject(os.path.basename(path), content, mount.device, place, (), (path,), whole)
+        name, known_by = os.path.basename(path), last_names(path)
+        return Subject(name, content, mount.device, place, (), (path,), whole, known_by)
 
     def _in_time(self) -> None:
         if self._clock() >= self._end:

@@ -85,6 +85,11 @@ class Subject:
         return cls(names[-1], fd, mount.device, place, (), paths, known_by=tuple(names))
 
 
+def last_names(path: str) -> tuple[str, ...]:
+    """Return the names at the end of a path by which it is known: many directories are called ``runs`` or ``cache``."""
+    return tuple(filter(None, path.split("/")))[-2:]
+
+
 def _located(fd: int, mounts: Sequence[Mount]) -> tuple[Mount, str]:
     mount = mount_table.of_fd(fd, mounts)
     path = os.readlink(f"/proc/self/fd/{fd}")
