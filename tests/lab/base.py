@@ -225,7 +225,7 @@ def host_names(wanted: str) -> list[str]:
 
 
 def seed(lab: Lab, host: Host, hosts: list[Host], root: Path, interface: str) -> Path:
-    """Copy the root image *root* for the host, and write the files that make it this host: they go over it at its first start.
+    """Copy the root image *root* for the host, and write the files that make it this host, for its first start.
 
     :return: the directory of these files
     """

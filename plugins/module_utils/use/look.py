@@ -255,10 +255,10 @@ def _begins_in(subject: Subject, path: str) -> bool:
     """
     parts = path.split("/")
     for length in range(1, len(subject.names)):
-        rest = [part for part in parts[length:] if part]
-        leads_on = not rest or rest[0] == ".." or _leads_on(subject.fd, rest[0])
-        if leads_on and tuple(parts[:length]) == subject.names[-length:]:
-            return True
+        if tuple(parts[:length]) == subject.names[-length:]:
+            rest = [part for part in parts[length:] if part]
+            if not rest or rest[0] == ".." or _leads_on(subject.fd, rest[0]):
+                return True
     return False
 
 
