@@ -957,13 +957,13 @@ def test_refused_before_anything_is_changed(lab: Lab, small_disk: Callable[..., 
     assert lab.stage == "" and not lab.held
 
 
-def deep(top: Path, length: int, last: str) -> None:
+def deep(top: Path, length: int, last: str, longest: int = 255) -> None:
     """Make a file, or without a name a directory, whose path from the top has so many bytes."""
     fd = os.open(top, os.O_RDONLY)
     left = length - len(last) - bool(last)
     while left > 0:
         # None but the last may leave room for no more than a slash.
-        name = "d" * (left if left <= 255 else min(255, left - 2))
+        name = "d" * (left if left <= longest else min(longest, max(1, left - 2)))
         os.mkdir(name, dir_fd=fd)
         inner = os.open(name, os.O_RDONLY, dir_fd=fd)
         os.close(fd)
@@ -996,6 +996,19 @@ def test_a_path_that_rsync_does_not_take_is_refused_before_jobs_are_held(lab: La
     shutil.rmtree(lab.path / "bob")
     lab.move()
     assert lab.stage == "finished"
+
+
+def test_directories_that_are_too_deep_for_rsync_are_refused(lab: Lab) -> None:
+    deep(lab.path, 2 * 1000, "f", 1)
+    lab.move()
+    lab.moving().retire(str(lab.path))
+    (lab.to / "ann/e/r/latest").unlink()
+    lab.moving().forget()
+    subprocess.run(["rm", "-r", lab.to / "d"], check=True)  # deeper than shutil goes
+    deep(lab.to, 2 * 1001 - 1, "", 1)
+    (lab.to.parent / "again").mkdir()
+    with pytest.raises(Refusal, match="d/d.* in it is more than 1000 directories deep; mend that first"):
+        lab.planned(to=lab.to.parent / "again")
 
 
 # -- The comparison

@@ -32,6 +32,8 @@ _LEFT_OUT = tuple(f"--filter=-x {name}" for name in ("system.*", *NOT_COPIED))
 LONGEST_PATH = 4000
 """Bytes in the path of what is copied, from the top. Rsync takes longer ones up to some bound near PATH_MAX, 4096, of
 which the name of what it was given is a part."""
+DEEPEST = 1000
+"""Directories one in the other, from the top: rsync 3.5 cannot open any that has more than 1023 above it."""
 _LONGEST_S = 7 * 86400.0
 _ENDS = {"btrfs": ()}
 """A btrfs subvolume is no mount, and belongs to the tree."""

@@ -32,7 +32,7 @@ from ..trees.walk import Problem, Walk
 from ..use.child import answer_of, progress
 from . import recorded
 from .content import is_of_mkfs, names_in
-from .copying import LONGEST_PATH
+from .copying import DEEPEST, LONGEST_PATH
 from .directories import opened
 from .old_path import UNITS, OldPath, kept_path
 from .recorded import Identity, Relocation
@@ -344,6 +344,8 @@ def _survey(fd: int) -> dict[str, Any]:
                 return {"problem": f"{walk.path()} is not empty: fsck has put something there, which is not copied"}
             directory.leave_out()
             continue
+        if walk.depth > DEEPEST:
+            return {"problem": f"{walk.path()} in it is more than {DEEPEST} directories deep"}
         length = sum(len(os.fsencode(name)) + 1 for name in walk.names)
         if length - 1 > LONGEST_PATH:
             return {"problem": f"{walk.path()} in it has a path of more than {LONGEST_PATH} bytes"}
