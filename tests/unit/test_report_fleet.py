@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -107,8 +108,9 @@ def test_nothing_is_known_of_a_host_that_told_nothing() -> None:
     [
         {"problems": ["x" * (LARGEST + 1)]},
         {"problems": ["x"] * LARGEST},
-        {"filesystems": [{**filesystem("/", 10, 90), "size_bytes": 10**5000}]},
+        {"problems": functools.reduce(lambda inner, _: [inner], range(100_000), ["x"])},
     ],
+    ids=("text", "list", "depth"),
 )
 def test_a_host_that_tells_too_much_does_not_crowd_out_the_others(told: dict[str, Any]) -> None:
     found = fleet.fleet([Asked("gpu-01", told), Asked("gpu-02", {"filesystems": [filesystem("/", 10, 90)]})], NOW)
