@@ -166,7 +166,7 @@ lines:
   sample: ["host_storage_overrides:", "  runs: {path: /mnt/nvme1/runs, mount_point: /mnt/nvme1}"]
 references:
   description:
-    - Where files, and symbolic links in the locations, name the old path: file, line and that path. Looked for by
+    - Where files, and symbolic links in the locations, name the old path, as file, line and that path. Looked for by
       V(planned), unless the content is being copied, and by V(finished).
   returned: success
   type: list
