@@ -8,6 +8,8 @@
 
 ``STOWAGE_TEST_DISKS="ext4=/mnt/nvme0,xfs=/mnt/nvme1"`` names the mounts that ``disk`` uses (the lab's hosts set it).
 Without it, images of 1 GiB are made below /var/tmp and mounted through loop devices.
+``STOWAGE_TEST_SHARE="0/2"`` leaves every second test to another host, but of those that run on a filesystem only the
+ones on ``STOWAGE_TEST_SHARED="ext4"``, which both hosts have.
 
 The packages ``stowage_core`` and ``stowaged`` can be imported here and in every Python started by a test.
 """
@@ -53,6 +55,23 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.path.insert(0, str(links))
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{links}:{before}" if before else str(links)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave some of the tests that several hosts have to the others: each file has tests on each."""
+    if not os.environ.get("STOWAGE_TEST_SHARE"):
+        return
+    mine, hosts = map(int, os.environ["STOWAGE_TEST_SHARE"].split("/"))
+    shared = (None, *os.environ["STOWAGE_TEST_SHARED"].split(","))
+    common = [item for item in items if _filesystem_of(item) in shared]
+    left = {item for number, item in enumerate(common) if number % hosts != mine}
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
+
+
+def _filesystem_of(item: pytest.Item) -> str | None:
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("fstype")
 
 
 @pytest.fixture(scope="session", autouse=True)

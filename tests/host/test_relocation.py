@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import clear
 from relocation_lab import Lab, contents, fill
 
 from stowage_core import mounts
@@ -49,10 +50,11 @@ def _shared_mounts() -> Iterator[None]:
 
 
 @pytest.fixture
-def lab(small_disk: Callable[..., Any], tmp_path: Path) -> Lab:
+def lab(small_disk: Callable[..., Any], tmp_path: Path) -> Iterator[Lab]:
     made = Lab(tmp_path, small_disk("ext4", 128 << 20).path, small_disk("xfs", SIZE).path)
     fill(made.path)
-    return made
+    yield made
+    clear(tmp_path)  # an old disk that was not retired
 
 
 def killed(step: str, work: Callable[[Callable[[str], None]], object]) -> None:
