@@ -28,8 +28,6 @@ from ..network_mounts.records import ExportRecord, MountRecord
 from ..owner import Registry
 from ..places import Places
 from ..relocation import recorded as relocations
-from ..relocation.recorded import Relocation
-from ..relocation.stages import standing
 from ..runs import pins
 from ..runs.pins import Pin
 from ..services import daemon_cycle
@@ -251,15 +249,12 @@ class Objects:
                 "to": printable(one.to),
                 "stage": one.stage,
                 "doing": one.doing,
-                "standing": self._try(partial(self._standing, one), None),
+                "standing": self._try(partial(one.standing, self._mounts), None),
                 "since": one.since,
                 "overrides": dict(one.after),
             }
             for one in moves
         ]
-
-    def _standing(self, one: Relocation) -> str:
-        return standing(one.stage, one.doing, one.at_old_path.found(self._mounts))
 
     def _mounted(self, declared: Mapping[str, Any]) -> bool | None:
         """Return whether something is mounted where the location says there must be; None where it does not say."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..records import RecordError
 from ..syscalls import birth_time, filesystem_uuid, subvolume
 from . import signs
 from .old_path import OldPath
-from .stages import GIVEN_UP, HELD, IN_NEW_PLACE, UNDER_WAY, UNDONE
+from .stages import GIVEN_UP, HELD, IN_NEW_PLACE, UNDER_WAY, UNDONE, standing
 
 _ENDING = ".json"
 _REMEDY = "restore it from a backup beside it, or ask who has changed it"
@@ -126,6 +126,10 @@ class Relocation:
     @property
     def at_old_path(self) -> OldPath:
         return OldPath(self.real, self.to_real, self.disk_at)
+
+    def standing(self, table: Sequence[Mount]) -> str:
+        """Return the last stage that is reached by what is mounted, ``lost`` or ``foreign``."""
+        return standing(self.stage, self.doing, self.at_old_path.found(table))
 
     @property
     def hold(self) -> str:

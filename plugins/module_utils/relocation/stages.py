@@ -75,6 +75,15 @@ def standing(stage: str, doing: str, found: Found) -> str:
     return stage
 
 
+def amiss(stage: str, new: str, old: str) -> str:
+    """Return what is wrong at the path *old* where a host stands :data:`LOST` or :data:`FOREIGN`, else ""."""
+    wrong = {
+        LOST: f"{new} is to be mounted at {old} and is not",
+        FOREIGN: f"{new} is mounted at {old}, which nobody has recorded",
+    }
+    return wrong.get(stage, "")
+
+
 def reached(stage: str, wanted: str) -> bool:
     """Return whether *stage* is *wanted* or a later one."""
     return stage in STAGES and STAGES.index(stage) >= STAGES.index(wanted)

@@ -20,7 +20,7 @@ from . import recorded
 from .old_path import UNITS, KeptMount, kept_disk, kept_path
 from .progress import Progress
 from .recorded import Relocation
-from .stages import FOREIGN, LOST, WITH_UNITS, standing
+from .stages import FOREIGN, LOST, WITH_UNITS, amiss
 
 STEPS = (
     "recorded",
@@ -97,16 +97,15 @@ class Work:
 
     def standing(self, one: Relocation) -> str:
         """Return the last stage that is reached."""
-        return standing(one.stage, one.doing, one.at_old_path.found(mount_table.read()))
+        return one.standing(mount_table.read())
 
     def check(self, one: Relocation) -> str:
         """Return the last stage that is reached; refuse a host that is not as the move has left it."""
         stage = self.standing(one)
+        rule = amiss(stage, one.to, one.real)
         if stage == LOST:
-            rule = f"{one.to} is to be mounted at {one.real} and is not"
             raise Refusal(self._location, rule, f"mount it (systemctl start {self._kept(one).name})")
         if stage == FOREIGN:
-            rule = f"{one.to} is mounted at {one.real}, which nobody has recorded"
             ours = "a unit of the move does it: give the move up (relocate_give_up=true)"
             raise Refusal(self._location, rule, ours if self._has_units(one) else f"unmount {one.real}")
         return stage

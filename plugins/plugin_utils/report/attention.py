@@ -50,9 +50,10 @@ def _found(report: Part) -> Iterator[Found]:
             yield BAD, _OF_MOUNTS[one["state"]], one["host"], f"{name}: {why}"
     for host in hosts:
         for one in host["relocations"]:
-            if one["standing"] in _OF_MOVES:
-                text = f"{one['location']}: {_OF_MOVES[one['standing']].format(**one)}"
-                yield BAD, "Moved locations whose old path is not as it should be", host["name"], text
+            wrong = stages.amiss(one["standing"], one["to"], one["path"])
+            if wrong:
+                what = "Moved locations whose old path is not as it should be"
+                yield BAD, what, host["name"], f"{one['location']}: {wrong}"
     yield from _quotas("user", report["accounts"]["users"], report["made"])
     yield from _quotas("team", report["accounts"]["teams"], report["made"])
     for host in hosts:
@@ -80,10 +81,6 @@ def _silent(hosts: Sequence[Part]) -> Iterator[Found]:
 
 
 _OF_MOUNTS = {"Failed": "Network mounts that failed", UNREACHABLE: "Network mounts that cannot be reached"}
-_OF_MOVES = {
-    stages.LOST: "{to} is to be mounted at {path} and is not",
-    stages.FOREIGN: "{to} is mounted at {path}, which nobody has recorded",
-}
 _NO_REPORT = "Hosts that could not report their storage"
 
 
