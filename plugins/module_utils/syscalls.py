@@ -120,6 +120,24 @@ def rename_noreplace(src_dir_fd: int, src: bytes, dst_dir_fd: int, dst: bytes) -
     )
 
 
+def rename_directory(src_dir_fd: int, src: bytes, dst_dir_fd: int, dst: bytes) -> None:
+    """Rename a directory, also on NFS, and fail with EEXIST when *dst* is there already.
+
+    On NFS, which has no such renaming, an empty directory is replaced.
+    """
+    try:
+        rename_noreplace(src_dir_fd, src, dst_dir_fd, dst)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        try:
+            os.rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        except OSError as other:
+            if other.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), dst) from other
+            raise
+
+
 def clone_mount(fd: int, name: str) -> int:
     """Return a copy of the mount of what is open at *fd*, without the mounts in it: open, and attached nowhere.
 

@@ -19,7 +19,7 @@ import pytest
 from copies_lab import Lab
 
 from stowage_core import owner as marks
-from stowage_core import records
+from stowage_core import records, syscalls
 from stowage_core.differences import Differences
 from stowage_core.drives import grants, permissions
 from stowage_core.drives import host as drives_host
@@ -588,7 +588,7 @@ def test_what_is_made_leaves_nothing_beside_it(host: Host, workers: Path, monkey
     def fails(*_arguments: Any) -> None:
         raise OSError(errno.EINVAL, "as NFS does")
 
-    monkeypatch.setattr(permissions, "rename_noreplace", fails)
+    monkeypatch.setattr(syscalls, "rename_noreplace", fails)
     host.declare(workers / "other" / "inner", **NEW)
     assert sorted(os.listdir(workers)) == ["new", "other", "secret"]
     real = permissions._chain

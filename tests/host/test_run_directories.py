@@ -21,7 +21,7 @@ from conftest import SmallDisk
 from copies_lab import process
 from daemon_lab import hung_mount
 
-from stowage_core import events, mounts, owner, records
+from stowage_core import events, mounts, owner, records, syscalls
 from stowage_core.differences import Differences
 from stowage_core.drives.declared import check_drives
 from stowage_core.errors import StowageError
@@ -197,16 +197,20 @@ def test_attempts_that_are_made_at_once_differ(lab: Lab) -> None:
     assert lab.stamped() == {"ann/sft/r1": "vision"}
 
 
-def test_the_owner_may_be_faster(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("on_nfs", [False, True])
+def test_the_owner_may_be_faster(lab: Lab, monkeypatch: pytest.MonkeyPatch, on_nfs: bool) -> None:
     lab.make()
-    rename = run_directories.rename_noreplace
+    rename = run_directories.rename_directory
 
     def meanwhile(parent: int, before: bytes, other: int, after: bytes) -> None:
         with suppress(FileExistsError):
             (lab.path / "attempts" / "1").mkdir()
+            (lab.path / "attempts" / "1" / "file").touch()
         rename(parent, before, other, after)
 
-    monkeypatch.setattr(run_directories, "rename_noreplace", meanwhile)
+    monkeypatch.setattr(run_directories, "rename_directory", meanwhile)
+    if on_nfs:
+        monkeypatch.setattr(syscalls, "rename_noreplace", unknown_renaming)
     differences = Differences()
     assert lab.make("next", differences=differences).attempt == 2
     assert sorted(os.listdir(lab.path / "attempts")) == ["1", "2"] and len(differences.actions) == 1
@@ -223,11 +227,12 @@ def test_what_is_missing_in_a_run_is_made_and_the_rest_left(lab: Lab) -> None:
     assert owned(lab.path / "attempts" / "1") == (UID, GID, 0o700), "what is below a run is its owner's matter"
 
 
-def test_no_renaming_that_keeps_what_is_there_as_on_nfs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_names: object) -> None:
-        raise OSError(22, "Invalid argument")
+def unknown_renaming(*_names: object) -> None:
+    raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(run_directories, "rename_noreplace", unknown)
+
+def test_no_renaming_that_keeps_what_is_there_as_on_nfs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syscalls, "rename_noreplace", unknown_renaming)
     assert [lab.make("next").attempt for _number in range(2)] == [1, 2]
     assert owned(lab.path / "attempts" / "2" / "out") == (UID, GID, 0o750)
 
@@ -910,7 +915,7 @@ def test_killed_while_it_is_made(lab: Lab, step: str, monkeypatch: pytest.Monkey
             return killing
 
         monkeypatch.setattr(run_directories.stamps, "put", before("stamp", stamps.put))
-        monkeypatch.setattr(run_directories, "_rename", before("rename", run_directories._rename))
+        monkeypatch.setattr(run_directories, "rename_directory", before("rename", run_directories.rename_directory))
         monkeypatch.setattr(run_directories, "_give", before("give", run_directories._give))
         monkeypatch.setattr(run_directories.selinux, "label", before("mkdir", lambda _fd: False))
         lab.make("next")

@@ -38,7 +38,7 @@ from ..mounts import read as read_mounts
 from ..owner import borne_by
 from ..paths import is_within, resolve
 from ..services.lasting_mounts import LastingMounts
-from ..syscalls import DIRECTORY, NO_DIRECTORY, change_owner, open_beneath, rename_noreplace
+from ..syscalls import DIRECTORY, NO_DIRECTORY, change_owner, open_beneath, rename_directory
 from ..trees.tally import FirstProblems
 from ..trees.walk import Directory, Problem, Walk
 from . import grants, host_paths
@@ -378,7 +378,7 @@ def _made(shown: str, found: host_paths.Found, wanted: Permissions) -> int:
     with _workplace(shown, found) as place:
         fd = _chain(place, names, wanted)
         try:
-            _move(place, names[0], found.fd)
+            rename_directory(place, names[0], found.fd, names[0])
         except FileExistsError as error:
             os.close(fd)
             rule = f"{printable(found.path)} was made by somebody else meanwhile"
@@ -452,21 +452,6 @@ def _chain(place: int, names: Sequence[bytes], wanted: Permissions) -> int:
             os.close(fd)
             raise
     return above
-
-
-def _move(place: int, name: bytes, above: int) -> None:
-    try:
-        rename_noreplace(place, name, above, name)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        # NFS has nothing like it. A rename replaces an empty directory at the most.
-        try:
-            os.rename(name, name, src_dir_fd=place, dst_dir_fd=above)
-        except OSError as other:
-            if other.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from other
-            raise
 
 
 def _clear(place: int, names: Sequence[bytes]) -> None:

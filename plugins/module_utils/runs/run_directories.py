@@ -10,7 +10,6 @@ directory in its place; below it everything is its owner's, who may do anything 
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
@@ -29,7 +28,7 @@ from ..errors import Refusal, StowageError, printable
 from ..layout.directories import Ownership
 from ..locks import aside_lock, runs_lock
 from ..places import Places
-from ..syscalls import open_beneath, rename_noreplace
+from ..syscalls import open_beneath, rename_directory
 from . import location as runs_location
 from . import stamps, trash
 from .location import RunsLocation, check_parent, open_child
@@ -304,7 +303,7 @@ def _appear(
         if ready is not None:
             ready(fd)
         _give(fd, ownership)
-        _rename(parent, temporary, os.fsencode(name))
+        rename_directory(parent, temporary, parent, os.fsencode(name))
         with suppress(OSError), ExitStack() as stack:
             there = open_beneath(parent, os.fsencode(name))
             stack.callback(os.close, there)
@@ -322,16 +321,6 @@ def _give(fd: int, ownership: Ownership) -> None:
         raise StowageError(f"there is no {ownership.owner}:{ownership.group} on this host; make them first")
     os.fchown(fd, ownership.uid, ownership.gid)
     os.fchmod(fd, ownership.mode)
-
-
-def _rename(parent: int, before: bytes, after: bytes) -> None:
-    try:
-        rename_noreplace(parent, before, parent, after)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        # NFS knows no such renaming. The other one replaces nothing but an empty directory.
-        os.rename(before, after, src_dir_fd=parent, dst_dir_fd=parent)
 
 
 def _sweep(parent: int) -> None:
