@@ -50,13 +50,21 @@ def _checked_text(value: Any, name: str) -> str:
         raise Refusal(name, f"{quoted(value)} may not begin or end with whitespace")
     if any(ord(char) < 32 or ord(char) == 127 for char in value):
         raise Refusal(name, f"{quoted(value)} may not contain control characters")
+    check_length(value, name, MAX_BYTES)
+    return value
+
+
+def check_length(value: str, name: str, most: int) -> None:
+    """Refuse a name, or a path, that takes more than *most* bytes, or that no file can have.
+
+    :param name: what the operator knows it as, for the message
+    """
     try:
         length = len(os.fsencode(value))
     except UnicodeEncodeError:
         raise Refusal(name, f"{value!a} is not a file name on this system") from None
-    if length > MAX_BYTES:
-        raise Refusal(name, f"is {length} bytes long; at most {MAX_BYTES} are allowed")
-    return value
+    if length > most:
+        raise Refusal(name, f"is {length} bytes long; at most {most} are allowed")
 
 
 def _checked_components(text: str, name: str) -> list[str]:

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..errors import Refusal, quoted
+from ..paths import check_length
 
 WORK, ATTEMPTS = "work", "attempts"
 OUT, LOGS = "out", "logs"
@@ -89,12 +89,7 @@ def check_name(value: str, name: str) -> str:
         raise Refusal(name, f"{quoted(value)} may not begin or end with whitespace")
     if any(unicodedata.category(char) == "Cc" for char in value):
         raise Refusal(name, f"{quoted(value)} may not contain control characters")
-    try:
-        length = len(os.fsencode(value))
-    except UnicodeEncodeError:
-        raise Refusal(name, f"{value!a} is not a file name on this system") from None
-    if length > MAX_BYTES:
-        raise Refusal(name, f"is {length} bytes long; at most {MAX_BYTES} are allowed")
+    check_length(value, name, MAX_BYTES)
     return value
 
 
