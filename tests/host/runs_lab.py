@@ -21,6 +21,13 @@ from stowage_core.runs import pinning, pins
 from stowage_core.runs.mounts import Outcome, Preparation, Worker
 
 
+def make(path: Path, content: str = "x") -> Path:
+    """Make a directory with a file."""
+    path.mkdir(parents=True)
+    (path / "file").write_text(content)
+    return path
+
+
 class RunLab(Lab):
     """Sources are in the directory ``sources`` beside the data location, which is granted as a whole."""
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import clear
+from killing import killed
 from relocation_lab import Lab, contents, fill
 
 from stowage_core import mounts
@@ -55,25 +56,6 @@ def lab(small_disk: Callable[..., Any], tmp_path: Path) -> Iterator[Lab]:
     fill(made.path)
     yield made
     clear(tmp_path)  # an old disk that was not retired
-
-
-def killed(step: str, work: Callable[[Callable[[str], None]], object]) -> None:
-    """Do some work in a child that kills itself at a step."""
-    pid = os.fork()
-    if pid == 0:
-
-        def kill(now: str) -> None:
-            if now == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            work(kill)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    _pid, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{step} was not reached"
 
 
 def beneath(lab: Lab) -> dict[str, Any]:
@@ -1116,6 +1098,15 @@ def other(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     made.close()
 
 
+def switch_together(lab: Lab, other: Other, first: Moving, second: Moving) -> None:
+    first.close(lab.planned(together=True), 60)
+    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
+    first.copy()
+    other.do(second.copy)
+    first.switch()
+    other.do(second.switch)
+
+
 @pytest.mark.parametrize("undone", [False, True])
 def test_hosts_that_share_a_location_switch_together(lab: Lab, other: Other, undone: bool) -> None:
     before = contents(lab.path)
@@ -1158,12 +1149,7 @@ def test_hosts_that_share_a_location_switch_together(lab: Lab, other: Other, und
 
 def test_a_host_does_not_go_back_to_what_another_has_set_aside(lab: Lab, other: Other) -> None:
     first, second = lab.moving(), other.lab.moving()
-    first.close(lab.planned(together=True), 60)
-    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
-    first.copy()
-    other.do(second.copy)
-    first.switch()
-    other.do(second.switch)
+    switch_together(lab, other, first, second)
     lab.lay_out(**first.recorded().after)
     first.finish()
 
@@ -1183,12 +1169,7 @@ def test_a_host_that_shares_it_waits_for_what_is_set_aside_in_part(lab: Lab, oth
         (lab.path / name).write_text(name)
     before = inside(lab.path)
     first, second = lab.moving(), other.lab.moving()
-    first.close(lab.planned(together=True), 60)
-    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
-    first.copy()
-    other.do(second.copy)
-    first.switch()
-    other.do(second.switch)
+    switch_together(lab, other, first, second)
     lab.lay_out(**first.recorded().after)
 
     def finish(kill: Callable[[str], None]) -> None:
@@ -1217,12 +1198,7 @@ def test_a_worker_who_shares_it_cannot_pretend_that_it_is_set_aside(lab: Lab, ot
     os.chown(lab.path / ".stowage-moved-mine", 1234, 1234)
     shutil.rmtree(lab.path / "ann")
     os.chmod(lab.path, 0)
-    first.close(lab.planned(together=True), 60)
-    other.do(lambda: second.close(other.lab.planned(together=True, here=False), 60))
-    first.copy()
-    other.do(second.copy)
-    first.switch()
-    other.do(second.switch)
+    switch_together(lab, other, first, second)
     other.do(second.undo)
     other.do(second.give_up)
     first.undo()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import time
@@ -20,6 +19,7 @@ import pytest
 from conftest import SmallDisk
 from copies_lab import process
 from daemon_lab import hung_mount
+from killing import killed
 
 from stowage_core import events, mounts, owner, records, syscalls
 from stowage_core.differences import Differences
@@ -796,23 +796,6 @@ def test_a_full_disk(small_disk: Callable[..., SmallDisk], tmp_path: Path) -> No
 
 
 # -- Killed
-
-
-def killed(step: str, work: Callable[[Callable[[str], None]], object]) -> None:
-    """Do some work in a child that kills itself at a step."""
-    pid = os.fork()
-    if pid == 0:
-
-        def kill(now: str) -> None:
-            if now == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            work(kill)
-        finally:
-            os._exit(1)
-    _pid, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{step} was not reached"
 
 
 @pytest.mark.parametrize("step", [one for one in STEPS if one != "put back"])

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from copies_lab import HOST, process
-from runs_lab import RunLab, drive, refs
+from runs_lab import RunLab, drive, make, refs
 
 from stowage_core import mounts, owner, records
 from stowage_core.copies import present as copies
@@ -41,12 +41,6 @@ def lab(disk: Path, tmp_path: Path) -> Iterator[RunLab]:
     made = RunLab(disk, tmp_path)
     yield made
     made.close()
-
-
-def make(path: Path, content: str = "x") -> Path:
-    path.mkdir(parents=True)
-    (path / "file").write_text(content)
-    return path
 
 
 def all_kinds(lab: RunLab) -> list[dict[str, Any]]:

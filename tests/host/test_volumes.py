@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from copies_lab import HOST, process
 from daemon_lab import hung_mount, wait_for
-from runs_lab import drive, refs
+from runs_lab import drive, make, refs
 from volumes_lab import ANN, BOB, VolumeLab, grant, volume
 
 from stowage_core import events, mounts, records
@@ -47,12 +47,6 @@ def lab(disk: Path, tmp_path: Path) -> Iterator[VolumeLab]:
     made = VolumeLab(disk, tmp_path)
     yield made
     made.close()
-
-
-def make(path: Path, content: str = "x") -> Path:
-    path.mkdir(parents=True)
-    (path / "file").write_text(content)
-    return path
 
 
 def models(lab: VolumeLab) -> dict[str, Any]:
