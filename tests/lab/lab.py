@@ -94,11 +94,13 @@ def wait_for_host(lab: Lab, host: Host) -> None:
             failed = run(*lab.ssh(host), "systemctl list-units --failed --plain --no-legend", quiet=True)
             raise LabError(f"{host.name}: units failed: {', '.join(line.split()[0] for line in failed.splitlines())}")
         time.sleep(0.1)
-    raise LabError(f"{host.name}: not up after {patience} s; see {lab.home / host.name / 'console.log'}")
+    raise LabError(f"{host.name}: not up after {patience} s; see {lab.home.with_suffix('.consoles.log')}")
 
 
 def inventory(lab: Lab, hosts: list[Host]) -> str:
-    ssh_options = f"-o UserKnownHostsFile={lab.home / 'known_hosts'} -o IdentitiesOnly=yes"
+    # A host that has died says nothing: after five minutes it is unreachable, and not waited for any longer.
+    alive = "-o ServerAliveInterval=30 -o ServerAliveCountMax=10"
+    ssh_options = f"-o UserKnownHostsFile={lab.home / 'known_hosts'} -o IdentitiesOnly=yes {alive}"
     return json.dumps(  # JSON is YAML
         {
             "all": {
@@ -154,10 +156,6 @@ def up(lab: Lab, kind: str, names: list[str], disks: list[str], size: str) -> No
             list(pool.map(lambda host: wait_for_host(lab, host), hosts))
         write(lab.home / "inventory.yml", inventory(lab, hosts))
     except BaseException:
-        log = lab.home.with_suffix(".failed.log")
-        with open(log, "wb") as file:
-            for console in sorted(lab.home.glob("*/console.log")):
-                file.write(console.read_bytes())
         down(lab)
         raise
     say(f"{lab.name} is up: {', '.join(f'{host.name} ({host.suite}, {host.address})' for host in hosts)}")
@@ -241,8 +239,16 @@ def down(lab: Lab) -> None:
         directory.rmdir()
     shutil.rmtree(lab.control_path, ignore_errors=True)
     if lab.home.exists():
+        keep_consoles(lab)
         shutil.rmtree(lab.home)
         say(f"{lab.name} is down")
+
+
+def keep_consoles(lab: Lab) -> None:
+    """Keep what the hosts' consoles said: why one did not start, or died."""
+    with open(lab.home.with_suffix(".consoles.log"), "wb") as file:
+        for console in sorted(lab.home.glob("*/console.log")):
+            file.write(f"--- {console.parent.name}\n".encode() + console.read_bytes())
 
 
 # What one does with it
