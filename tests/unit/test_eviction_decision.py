@@ -200,7 +200,8 @@ def test_an_error_is_gone_with_the_reason_for_the_work(seen: dict[str, Any], err
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [("", ""), ("nothing can go: 5 B more", SHORT), ("stopped: the copies removed took 5 B", HALTED)]
+    ("text", "kind"),
+    [("", ""), ("nothing can go: 5 B more", SHORT), ("stopped: the copies removed were to give back 5 B", HALTED)],
 )
 def test_a_mark_that_cannot_be_reached(text: str, kind: str) -> None:
     for decision in (REMOVING, PLANNING):
