@@ -261,6 +261,25 @@ def test_a_copy_that_was_put_aside_stays_while_a_new_one_has_its_name(
     wait_for(lambda: daemon.state("evictions")["aside"] == [], 30)
 
 
+# -- What a copy gives back
+
+
+def test_the_plan_of_the_daemon_leaves_out_what_would_go_in_vain(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    """What it has measured tells which copies have files with several names; the records of copies do not yet."""
+    disk = small_disk("ext4", 256 * MIB).path
+    lab = Lab(disk, tmp_path)
+    names = fill(lab, disk, 0.10)
+    os.link(lab.at(names[0]) / "data" / "file", disk / "elsewhere")
+    daemon = start(lab, evict="plan")
+    daemon.start()
+    plan = wait_for(lambda: daemon.state("evictions").get("plan"), 30)
+    assert [one["copy"] for one in plan] == names[1 : 1 + len(plan)]
+    shown = daemon.command("evict", "--dry-run")
+    assert shown.returncode == 0 and "would free next to nothing" in " ".join(shown.stdout.split())
+
+
 # -- A full disk does not wait
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stowaged.eviction_decision import (
     BLOCKED,
+    CLOSE_S,
     DELETED,
     EXPIRED,
     FAILED,
@@ -366,3 +367,11 @@ def test_nothing_is_started_every_cycle_in_vain_and_nothing_is_hidden(seen: Seen
             assert PLAN in parts
         if seen.below_start and seen.mode == "on":
             assert ROOM in parts
+
+
+def test_a_disk_that_a_burst_may_fill_is_looked_at_more_often() -> None:
+    known = Known(recovered=True, due={RECOVER: 1000.0})
+    close = Seen(mode="on", age=10.0, close=True)
+    assert decide(close, known, 100.0) == Decision(WAIT, until=100.0 + CLOSE_S)
+    assert decide(replace(close, mode="plan"), known, 100.0).until == 1000.0, "nothing goes then"
+    assert decide(close, known, 998.0).until == 1000.0

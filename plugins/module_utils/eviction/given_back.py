@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from ..trees.shared_blocks import size
 
-IN_VAIN = "would free next to nothing: its files have names, or share their blocks, outside of what can go"
+IN_VAIN = "would free next to nothing: shared with what stays"
+"""Why a copy stays whose files have names, or share their blocks, outside of what can go."""
 WORTH = 0.01
 """Which part of what a copy takes must become free."""
 
