@@ -44,7 +44,8 @@ def run(bench: Bench) -> None:
     program = application(bench.scratch)
     rounds = [_round(bench, program, number * CYCLE_S / bench.rounds) for number in range(bench.rounds)]
     median = statistics.median(one.room for one in rounds)
-    bench.figure(f"burst to room again, {FILES:,} files, median of {bench.rounds}", median, "s", TARGET_S)
+    files = FILES // 4 if bench.quick else FILES
+    bench.figure(f"burst to room again, {files:,} files in copies, median of {bench.rounds}", median, "s", TARGET_S)
     bench.figure("the longest", max(one.room for one in rounds), "s", TARGET_S)
     decided = statistics.median(one.decided for one in rounds)
     bench.figure("of that, until the first copy is put aside", decided, "s", DECIDED_S)
@@ -59,7 +60,7 @@ def _round(bench: Bench, program: Path, offset: float) -> Took:
     from stowage_core import records
 
     home = Path(tempfile.mkdtemp(dir=bench.scratch))
-    copies = COPIES // 10 if bench.quick else COPIES
+    copies = COPIES // 4 if bench.quick else COPIES
     with bench.disk("ext4", 1 << 30, "-N", "200000") as disk:
         lab = Lab(disk.path, home)
         for number in range(copies):
@@ -74,7 +75,7 @@ def _round(bench: Bench, program: Path, offset: float) -> Took:
             wait_for(lambda: len(daemon.copies()) == copies)
             daemon.cycle()
             _wait_until(time.time() + offset)
-            _fill(disk.path / "burst", BURST)
+            _fill(disk.path / "burst", 0.08 if bench.quick else BURST)
             began = time.monotonic()
             names = set(lab.names())
             _when(lambda: len(lab.names()) < len(names))
@@ -102,9 +103,7 @@ def _when(what: Callable[[], Any]) -> None:
 
 def _is_let_go(disk: Disk) -> bool:
     """Return whether the last of the daemon's children has ended."""
-    try:
-        disk.unmount()
-    except subprocess.CalledProcessError:
+    if subprocess.run(["umount", str(disk.path)], stderr=subprocess.DEVNULL, check=False).returncode:
         return False
     disk.mount()
     return True
