@@ -1,0 +1,327 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A watched tree has the totals of a scan and of du, whatever is done to it between two looks.
+
+`STOWAGE_WATCH_EXAMPLES=2000` has so many programs of changes tried on each filesystem instead of a few.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_measure import du, du_counts_directories
+
+from stowage_core.trees.measure import Scan, Usage
+from stowage_core.trees.watching import Watch, WatchError
+
+EXAMPLES = int(os.environ.get("STOWAGE_WATCH_EXAMPLES", "25"))
+QUEUE = Path("/proc/sys/fs/fanotify/max_queued_events")
+NAMES = [b"a", b"b", b"\xff\xfe", b"line\nbreak", "ä".encode()]
+SUBVOLUME = 256
+
+
+@contextmanager
+def opened(path: bytes) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def scanned(path: bytes) -> Usage:
+    with opened(path) as fd:
+        usage = Scan().measure(fd)
+    return replace(usage, problems=tuple(sorted(usage.problems)))
+
+
+class World:
+    """A directory in which a program of changes runs, and the watch that has to follow."""
+
+    def __init__(self, base: Path, fstype: str, settles_s: float | None, shown: Path, elsewhere: Elsewhere) -> None:
+        self.base = os.fsencode(base)
+        self.fstype = fstype
+        self.shown = os.fsencode(shown)
+        self.elsewhere = elsewhere
+        self.exact = settles_s is None  # else what is written back meanwhile is not looked for
+        self.roots = [self.base + b"/in", self.base + b"/in/0", self.base + b"/second"]
+        for path in (*self.roots, self.base + b"/in/1/2", self.base + b"/out/3"):
+            os.makedirs(path)
+        self.held: list[int] = []
+        self.mounted: list[bytes] = []
+        self.number = 0
+        with opened(self.base) as fd:
+            self.watch = Watch(fd, settles_s=settles_s)
+
+    def close(self) -> None:
+        self.watch.close()
+        for fd in self.held:
+            os.close(fd)
+        for point in reversed(self.mounted):
+            subprocess.run(["umount", point], check=True)
+
+    def entries(self) -> tuple[list[bytes], list[bytes]]:
+        """Return the directories and the other files, without those that are mounted here."""
+        directories, files = [], []
+        for path, below, names in os.walk(self.base):
+            if path != self.base:
+                directories.append(path)
+            below[:] = [name for name in below if os.path.join(path, name) not in self.mounted]
+            files += [os.path.join(path, name) for name in names]
+        return sorted(directories), sorted(files)
+
+    def new(self, directory: bytes, name: int) -> bytes:
+        self.number += 1
+        return os.path.join(directory, NAMES[name % len(NAMES)] + b"%d" % self.number)
+
+    def is_watched(self, path: bytes) -> bool:
+        return any(path.startswith(root + b"/") for root in self.roots)
+
+    def run(self, what: str, one: int, two: int, size: int) -> None:
+        """Do one thing to some of what is there; nothing where that is not possible."""
+        directories, files = self.entries()
+        directory, other = directories[one % len(directories)], directories[two % len(directories)]
+        file = files[one % len(files)] if files else None
+        if what == "check":
+            self.check(self.roots[one % len(self.roots)])
+        elif what == "forget":
+            with suppress(FileNotFoundError), opened(self.roots[one % len(self.roots)]) as fd:
+                self.watch.forget(fd)
+        elif what == "drain":
+            self.watch.drain()
+        elif what == "many":
+            for number in range(60):
+                os.makedirs(os.path.join(directory, b"many%d" % number, b"in"), exist_ok=True)
+        elif what in ("create", "mkdir", "symlink", "deep", "rmtree", "rename", "tmpfile", "xattr", "mount", "umount"):
+            with suppress(OSError):
+                getattr(self, what)(directory, other, two, size)
+        elif what in ("subvolume", "snapshot", "drop subvolume"):
+            if self.fstype == "btrfs":
+                getattr(self, what.replace(" ", "_"))(directory, directories, two)
+        elif what in ("write", "truncate", "reserve", "punch", "map", "close"):
+            if self.held:
+                self.change_held(what, one, size)
+        elif file is not None:
+            with suppress(OSError):
+                getattr(self, what)(file, other, two, size)
+
+    # Changes of directories
+
+    def create(self, directory: bytes, _other: bytes, two: int, size: int) -> None:
+        self.held.append(os.open(self.new(directory, two), os.O_CREAT | os.O_RDWR))
+        os.write(self.held[-1], bytes(size))
+
+    def mkdir(self, directory: bytes, _other: bytes, two: int, _size: int) -> None:
+        os.mkdir(self.new(directory, two))
+
+    def deep(self, directory: bytes, _other: bytes, two: int, size: int) -> None:
+        path = self.new(directory, two) + b"/d" * 12
+        os.makedirs(path)
+        Path(os.fsdecode(path + b"/file")).write_bytes(bytes(size))
+
+    def symlink(self, directory: bytes, _other: bytes, two: int, size: int) -> None:
+        os.symlink(b"x" * (size % 1000 + 1), self.new(directory, two))
+
+    def rmtree(self, directory: bytes, _other: bytes, _two: int, _size: int) -> None:
+        if directory not in (self.base + b"/in", self.base + b"/out", self.base + b"/second"):
+            shutil.rmtree(directory)
+
+    def rename(self, directory: bytes, other: bytes, two: int, _size: int) -> None:
+        if directory not in self.roots or directory == self.roots[1]:
+            os.rename(directory, self.new(other, two))
+
+    def tmpfile(self, directory: bytes, _other: bytes, two: int, size: int) -> None:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR)
+        self.held.append(fd)
+        os.link(f"/proc/self/fd/{fd}", self.new(directory, two), src_dir_fd=fd, follow_symlinks=True)
+        os.write(fd, bytes(size))
+
+    def xattr(self, directory: bytes, _other: bytes, _two: int, size: int) -> None:
+        os.setxattr(directory, b"user.test", bytes(size % 3000))
+
+    def mount(self, directory: bytes, other: bytes, two: int, size: int) -> None:
+        if len(self.mounted) < 3 and directory not in self.roots:
+            options = ["--bind", other] if two % 2 else ["-t", "tmpfs", "none"]
+            if two % 2 and (directory + b"/").startswith(other + b"/"):
+                return
+            subprocess.run(["mount", *options, directory], check=True)
+            self.mounted.append(directory)
+
+    def umount(self, _directory: bytes, _other: bytes, _two: int, _size: int) -> None:
+        if self.mounted:
+            subprocess.run(["umount", self.mounted.pop()], check=True)
+
+    def subvolume(self, directory: bytes, _directories: list[bytes], two: int) -> None:
+        run_btrfs("create", self.new(directory, two))
+
+    def snapshot(self, directory: bytes, directories: list[bytes], two: int) -> None:
+        found = [one for one in directories if os.stat(one).st_ino == SUBVOLUME]
+        if found:
+            run_btrfs("snapshot", found[two % len(found)], self.new(directory, two))
+
+    def drop_subvolume(self, _directory: bytes, directories: list[bytes], two: int) -> None:
+        found = [one for one in directories if os.stat(one).st_ino == SUBVOLUME and one not in self.mounted]
+        if found:
+            with suppress(subprocess.CalledProcessError):  # not empty of subvolumes
+                run_btrfs("delete", found[two % len(found)])
+
+    # Changes of files
+
+    def open(self, file: bytes, _other: bytes, _two: int, _size: int) -> None:
+        self.held.append(os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK))
+
+    def append(self, file: bytes, _other: bytes, two: int, size: int) -> None:
+        """By its name: here, through a mount elsewhere, and in another mount namespace."""
+        if two % 3 == 2:
+            self.elsewhere.append(file, size)
+            return
+        path = file if two % 3 == 0 else self.shown + file[len(os.path.dirname(self.base)) :]
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        os.write(fd, bytes(size))
+        os.close(fd)
+
+    def unlink(self, file: bytes, _other: bytes, _two: int, _size: int) -> None:
+        self.let_go(file)
+        os.unlink(file)
+
+    def move(self, file: bytes, other: bytes, two: int, _size: int) -> None:
+        os.rename(file, self.new(other, two))
+
+    def replace(self, file: bytes, other: bytes, two: int, _size: int) -> None:
+        _directories, files = self.entries()
+        self.let_go(files[two % len(files)])
+        os.rename(file, files[two % len(files)])
+
+    def link(self, file: bytes, other: bytes, two: int, _size: int) -> None:
+        new = self.new(other, two)
+        os.link(file, new, follow_symlinks=False)
+        if not self.is_watched(new):
+            os.chmod(file, 0o600)  # a link made outside is not told: see the documentation
+
+    def attribute(self, file: bytes, _other: bytes, _two: int, size: int) -> None:
+        os.setxattr(file, b"user.test", bytes(size % 3000))
+
+    def let_go(self, file: bytes) -> None:
+        """Hold nothing by a name that goes while the file lives on: what is written so is told nowhere."""
+        for fd in [one for one in self.held if os.readlink(b"/proc/self/fd/%d" % one) == file]:
+            self.held.remove(fd)
+            os.close(fd)
+
+    def change_held(self, what: str, one: int, size: int) -> None:
+        fd = self.held[one % len(self.held)]
+        path = os.readlink(b"/proc/self/fd/%d" % fd)
+        if what == "close" or (path.endswith(b" (deleted)") and os.fstat(fd).st_nlink):
+            self.held.remove(fd)
+            os.close(fd)
+        elif what == "write":
+            os.lseek(fd, 0, os.SEEK_END)
+            os.write(fd, bytes(size))
+        elif what == "truncate":
+            os.ftruncate(fd, size * 3)
+        elif what == "reserve":
+            subprocess.run(["fallocate", "--keep-size", "--length", str(size + 1), f"/proc/self/fd/{fd}"], pass_fds=[fd])
+        elif what == "punch":
+            os.posix_fallocate(fd, 0, size + 1)
+            subprocess.run(["fallocate", "--punch-hole", "--length", "8192", f"/proc/self/fd/{fd}"], pass_fds=[fd])
+        elif os.fstat(fd).st_size:
+            with mmap.mmap(fd, 0) as mapped:
+                mapped[len(mapped) // 2] = 1
+
+    def check(self, root: bytes) -> None:
+        """Measure one root, and compare with what a scan finds before and after: the same, as nothing changes."""
+        if not os.path.isdir(root):
+            return
+        before = scanned(root)
+        with opened(root) as fd:
+            usage = self.watch.measure(fd)
+            if not self.mounted:
+                assert self.watch.knows(fd)
+        after = scanned(root)
+        usage = replace(usage, problems=tuple(sorted(usage.problems)))
+        if not self.exact:
+            usage, before, after = (replace(one, allocated=0) for one in (usage, before, after))
+        if before == after:
+            assert usage == before
+
+
+def run_btrfs(*arguments: Any) -> None:
+    subprocess.run(["btrfs", "-q", "subvolume", *arguments], check=True, stderr=subprocess.DEVNULL)
+
+
+class Elsewhere:
+    """A shell in a mount namespace of its own."""
+
+    def __init__(self) -> None:
+        self._shell = subprocess.Popen(["unshare", "--mount", "sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def append(self, file: bytes, size: int) -> None:
+        quoted = b"'" + file.replace(b"'", b"'\\''") + b"'"
+        assert self._shell.stdin is not None and self._shell.stdout is not None
+        self._shell.stdin.write(b"[ -f %s ] && [ ! -h %s ] && head -c %d /dev/zero >> %s; echo\n" % (
+            quoted, quoted, size, quoted))
+        self._shell.stdin.flush()
+        self._shell.stdout.readline()
+
+    def close(self) -> None:
+        self._shell.communicate()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    shell = Elsewhere()
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def shown(disk: Path, tmp_path: Path) -> Iterator[Path]:
+    """The disk through another mount."""
+    point = tmp_path / "shown"
+    point.mkdir()
+    subprocess.run(["mount", "--bind", str(disk), str(point)], check=True)
+    yield point
+    subprocess.run(["umount", str(point)], check=True)
+
+
+OFTEN = ["check", "write", "append", "create", "move", "link", "unlink", "rename"]
+WHATS = [*OFTEN, *OFTEN, "open", "close", "truncate", "reserve", "punch", "map", "replace", "attribute", "mkdir", "deep",
+         "symlink", "rmtree", "tmpfile", "xattr", "forget", "drain", "many", "mount", "umount", "subvolume", "snapshot",
+         "drop subvolume"]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(WHATS), st.integers(0, 50), st.integers(0, 50), st.sampled_from([0, 1, 700, 5000, 70000])),
+    min_size=10,
+    max_size=60,
+)
+
+
+def test_programs(disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere) -> None:
+    @settings(
+        max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+    )
+    @given(STEPS, st.sampled_from([0.0, None]))
+    def programs(steps: list[tuple[str, int, int, int]], settles_s: float | None) -> None:
+        base = Path(tempfile.mkdtemp(prefix="world-", dir=disk))
+        world = World(base, fstype, settles_s, shown, elsewhere)
+        try:
+            for step in steps:
+                world.run(*step)
+            for root in world.roots:
+                world.check(root)
+                world.check(root)
+        finally:
+            world.close()
+            subprocess.run(["rm", "-rf", "--one-file-system", str(base)], check=True)
+
+    programs()
