@@ -23,8 +23,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_measure import du, du_counts_directories
 
+from stowage_core.trees.emptying import remove
 from stowage_core.trees.measure import Scan, Usage
-from stowage_core.trees.watching import Watch, WatchError
+from stowage_core.trees.parts import Begins, Names, Part, measure_parts
+from stowage_core.trees.walk import Directory
+from stowage_core.trees.watching import Watch
 
 EXAMPLES = int(os.environ.get("STOWAGE_WATCH_EXAMPLES", "25"))
 QUEUE = Path("/proc/sys/fs/fanotify/max_queued_events")
@@ -50,7 +53,9 @@ def scanned(path: bytes) -> Usage:
 class World:
     """A directory in which a program of changes runs, and the watch that has to follow."""
 
-    def __init__(self, base: Path, fstype: str, settles_s: float | None, shown: Path, elsewhere: Elsewhere) -> None:
+    def __init__(
+        self, base: Path, fstype: str, settles_s: float | None, loses: bool, shown: Path, elsewhere: Elsewhere
+    ) -> None:
         self.base = os.fsencode(base)
         self.fstype = fstype
         self.shown = os.fsencode(shown)
@@ -59,10 +64,11 @@ class World:
         self.roots = [self.base + b"/in", self.base + b"/in/0", self.base + b"/second"]
         for path in (*self.roots, self.base + b"/in/1/2", self.base + b"/out/3"):
             os.makedirs(path)
+        self.loses = loses  # events, as few may wait
         self.held: list[int] = []
         self.mounted: list[bytes] = []
         self.number = 0
-        with opened(self.base) as fd:
+        with opened(self.base) as fd, queue_of(32 if loses else None):
             self.watch = Watch(fd, settles_s=settles_s)
 
     def close(self) -> None:
@@ -96,6 +102,8 @@ class World:
         file = files[one % len(files)] if files else None
         if what == "check":
             self.check(self.roots[one % len(self.roots)])
+        elif what == "parts":
+            self.check_parts(self.roots[one % len(self.roots)], two)
         elif what == "forget":
             with suppress(FileNotFoundError), opened(self.roots[one % len(self.roots)]) as fd:
                 self.watch.forget(fd)
@@ -231,10 +239,10 @@ class World:
         elif what == "truncate":
             os.ftruncate(fd, size * 3)
         elif what == "reserve":
-            subprocess.run(["fallocate", "--keep-size", "--length", str(size + 1), f"/proc/self/fd/{fd}"], pass_fds=[fd])
+            fallocate(fd, "--keep-size", "--length", str(size + 1))
         elif what == "punch":
             os.posix_fallocate(fd, 0, size + 1)
-            subprocess.run(["fallocate", "--punch-hole", "--length", "8192", f"/proc/self/fd/{fd}"], pass_fds=[fd])
+            fallocate(fd, "--punch-hole", "--length", "8192")
         elif os.fstat(fd).st_size:
             with mmap.mmap(fd, 0) as mapped:
                 mapped[len(mapped) // 2] = 1
@@ -246,7 +254,7 @@ class World:
         before = scanned(root)
         with opened(root) as fd:
             usage = self.watch.measure(fd)
-            if not self.mounted:
+            if not self.loses:
                 assert self.watch.knows(fd)
         after = scanned(root)
         usage = replace(usage, problems=tuple(sorted(usage.problems)))
@@ -255,9 +263,77 @@ class World:
         if before == after:
             assert usage == before
 
+    def check_parts(self, root: bytes, seed: int) -> None:
+        """Some directories are parts, of each kind, and some are left out."""
+        if not os.path.isdir(root):
+            return
+
+        def parts(count: Callable[[int, Begins, int], None]) -> dict[Names, Usage]:
+            found: dict[Names, Usage] = {}
+
+            def begins(names: Names, directory: Directory) -> list[Part] | None:
+                kind = (sum(map(len, names)) + seed) % 6 if names else 0
+                if kind == 5:
+                    return None
+                assert os.fstat(directory.fd).st_ino == directory.status.st_ino
+
+                def take(usage: Usage) -> None:
+                    assert names not in found
+                    kept = replace(usage, problems=tuple(sorted(usage.problems)))
+                    found[names] = kept if self.exact else replace(kept, allocated=0)
+
+                return [Part(take, rest=kind in (1, 2), hides=kind in (2, 3))] if kind < 4 else []
+
+            with opened(root) as fd:
+                count(fd, begins, seed % 4)
+            return found
+
+        before = parts(measure_parts)
+        found = parts(self.watch.measure_parts)
+        if before == parts(measure_parts):
+            assert found == before
+
+    def compare_with_du(self) -> None:
+        if self.mounted:  # du goes into what is mounted
+            return
+        os.sync()
+        root = Path(os.fsdecode(self.roots[0]))
+        with opened(self.roots[0]) as fd:
+            usage = self.watch.measure(fd)
+        assert usage.complete
+        apparent = usage.bytes + (usage.directory_bytes if du_counts_directories() else 0)
+        assert apparent == du(root, "--apparent-size")
+        if self.exact:
+            assert usage.allocated == du(root)
+
+
+@contextmanager
+def queue_of(events: int | None) -> Iterator[None]:
+    """Have the kernel keep so few events for a watch that begins."""
+    before = QUEUE.read_text()
+    if events is not None:
+        QUEUE.write_text(str(events))
+    try:
+        yield
+    finally:
+        QUEUE.write_text(before)
+
+
+def fallocate(fd: int, *options: str) -> None:
+    subprocess.run(["fallocate", *options, f"/proc/self/fd/{fd}"], check=True, pass_fds=[fd])
+
 
 def run_btrfs(*arguments: Any) -> None:
     subprocess.run(["btrfs", "-q", "subvolume", *arguments], check=True, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def mounted(point: Path, *options: str) -> Iterator[None]:
+    subprocess.run(["mount", *options, str(point)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
 
 
 class Elsewhere:
@@ -269,8 +345,9 @@ class Elsewhere:
     def append(self, file: bytes, size: int) -> None:
         quoted = b"'" + file.replace(b"'", b"'\\''") + b"'"
         assert self._shell.stdin is not None and self._shell.stdout is not None
-        self._shell.stdin.write(b"[ -f %s ] && [ ! -h %s ] && head -c %d /dev/zero >> %s; echo\n" % (
-            quoted, quoted, size, quoted))
+        self._shell.stdin.write(
+            b"[ -f %s ] && [ ! -h %s ] && head -c %d /dev/zero >> %s; echo\n" % (quoted, quoted, size, quoted)
+        )
         self._shell.stdin.flush()
         self._shell.stdout.readline()
 
@@ -290,38 +367,74 @@ def shown(disk: Path, tmp_path: Path) -> Iterator[Path]:
     """The disk through another mount."""
     point = tmp_path / "shown"
     point.mkdir()
-    subprocess.run(["mount", "--bind", str(disk), str(point)], check=True)
-    yield point
-    subprocess.run(["umount", str(point)], check=True)
+    with mounted(point, "--bind", str(disk)):
+        yield point
 
 
-OFTEN = ["check", "write", "append", "create", "move", "link", "unlink", "rename"]
-WHATS = [*OFTEN, *OFTEN, "open", "close", "truncate", "reserve", "punch", "map", "replace", "attribute", "mkdir", "deep",
-         "symlink", "rmtree", "tmpfile", "xattr", "forget", "drain", "many", "mount", "umount", "subvolume", "snapshot",
-         "drop subvolume"]
+OFTEN = ["check", "parts", "write", "append", "create", "move", "link", "unlink", "rename"]
+WHATS = [
+    *OFTEN,
+    *OFTEN,
+    "open",
+    "close",
+    "truncate",
+    "reserve",
+    "punch",
+    "map",
+    "replace",
+    "attribute",
+    "mkdir",
+    "deep",
+    "symlink",
+    "rmtree",
+    "tmpfile",
+    "xattr",
+    "forget",
+    "drain",
+    "many",
+    "mount",
+    "umount",
+    "subvolume",
+    "snapshot",
+    "drop subvolume",
+]
 STEPS = st.lists(
-    st.tuples(st.sampled_from(WHATS), st.integers(0, 50), st.integers(0, 50), st.sampled_from([0, 1, 700, 5000, 70000])),
+    st.tuples(
+        st.sampled_from(WHATS), st.integers(0, 50), st.integers(0, 50), st.sampled_from([0, 1, 700, 5000, 70000])
+    ),
     min_size=10,
     max_size=60,
 )
 
 
-def test_programs(disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere) -> None:
-    @settings(
-        max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
-    )
-    @given(STEPS, st.sampled_from([0.0, None]))
-    def programs(steps: list[tuple[str, int, int, int]], settles_s: float | None) -> None:
+def run_programs(disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(STEPS, st.sampled_from([0.0, None]), st.sampled_from([False, False, False, True]))
+    def programs(steps: list[tuple[str, int, int, int]], settles_s: float | None, loses: bool) -> None:
         base = Path(tempfile.mkdtemp(prefix="world-", dir=disk))
-        world = World(base, fstype, settles_s, shown, elsewhere)
+        world = World(base, fstype, settles_s, loses, shown, elsewhere)
         try:
             for step in steps:
                 world.run(*step)
             for root in world.roots:
                 world.check(root)
                 world.check(root)
+            world.compare_with_du()
         finally:
             world.close()
-            subprocess.run(["rm", "-rf", "--one-file-system", str(base)], check=True)
+            with opened(os.fsencode(disk)) as fd:
+                remove(fd, os.fsencode(base.name))
 
     programs()
+
+
+def test_programs(disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere) -> None:
+    run_programs(disk, fstype, shown, elsewhere)
+
+
+def test_programs_in_memory(tmp_path: Path, elsewhere: Elsewhere) -> None:
+    disk, shown = tmp_path / "disk", tmp_path / "shown"
+    disk.mkdir()
+    shown.mkdir()
+    with mounted(disk, "-t", "tmpfs", "none"), mounted(shown, "--bind", str(disk)):
+        run_programs(disk, "tmpfs", shown, elsewhere)

@@ -11,8 +11,7 @@ import time
 from ...mounts import Mount
 from ..measure import Scan, Usage
 from ..pace import Pace, Pacer
-from ..parts import Begins
-from ..parts import measure_parts as scan_parts
+from ..parts import Begins, measure_parts
 from .errors import WatchError
 from .events import Changes, Lost, directories
 from .forest import NOWHERE
@@ -90,20 +89,22 @@ class Watch:
 
         :raises WatchError: when the filesystem cannot be watched any longer, or too much would have to be known
         """
-        try:
-            tree = self._tree(root_fd)
-            usage = tree.settle()
-            return tree.usage() if usage is None else usage
-        except (Confused, Lost):
-            self._lose()
+        tree = self._settled(root_fd)
+        if tree is None:
             return Scan(pace=self._pace).measure(root_fd)
-        except WatchError:
-            self._lose()
-            raise
+        return tree if isinstance(tree, Usage) else tree.usage()
 
     def measure_parts(self, root_fd: int, begins: Begins, deepest: int) -> None:
-        """Count the tree at *root_fd* and its parts, as `trees.parts.measure_parts` does."""
-        scan_parts(root_fd, begins, deepest, self._pace)
+        """Count the tree at *root_fd* and its parts, as `trees.parts.measure_parts` does.
+
+        :raises WatchError: when the filesystem cannot be watched any longer, or too much would have to be known; then
+            nothing was asked of *begins*
+        """
+        tree = self._settled(root_fd)
+        if isinstance(tree, Tree):
+            tree.count_parts(begins, deepest, self._pacer.step)
+        else:
+            measure_parts(root_fd, begins, deepest, self._pace)
 
     def forget(self, root_fd: int) -> None:
         """Have the tree at *root_fd* listed in full the next time."""
@@ -159,6 +160,19 @@ class Watch:
     def _lose(self) -> None:
         self._losses += 1
         self._known = {}
+
+    def _settled(self, root_fd: int) -> Tree | Usage | None:
+        """Return a tree that is known; what was counted when not all could be; None when it has to be scanned."""
+        try:
+            tree = self._tree(root_fd)
+            usage = tree.settle()
+        except (Confused, Lost):
+            self._lose()
+            return None
+        except WatchError:
+            self._lose()
+            raise
+        return tree if usage is None else usage
 
     def _tree(self, root_fd: int) -> Tree:
         """Return a tree, to be brought up to date."""

@@ -52,8 +52,6 @@ class HardLinks:
         self._sums = (0, 0, 0)
         self.unsearched: set[int] = set()
         """Inodes that were not known before, and may have names that were listed while each was the only one."""
-        self.changes = 0
-        """Grows when any figure or directory changes."""
 
     def hold(self, node: int, found: Mapping[int, Linked]) -> None:
         """Set which files have names in a directory."""
@@ -69,12 +67,10 @@ class HardLinks:
                 file = self._files[inode] = _File()
                 self._count(file, 1)
                 self.unsearched.add(inode)
-                self.changes += 1
             if (file.size, file.blocks) != (one.size, one.blocks):
                 self._count(file, -1)
                 file.size, file.blocks = one.size, one.blocks
                 self._count(file, 1)
-                self.changes += 1
             file.links = one.links
             if names[inode] != one.names:
                 self._set_names(inode, node, one.names)
@@ -129,7 +125,6 @@ class HardLinks:
     def _set_names(self, inode: int, node: int, names: int) -> None:
         file = self._files[inode]
         file.nodes = tuple(one for one in file.nodes if one != node) + (node,) * names
-        self.changes += 1
         if file.nodes:
             self._judge(inode, file)
             return

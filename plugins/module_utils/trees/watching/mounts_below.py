@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...mounts import Mount, parse
 from ...paths import is_within
 from ...syscalls import open_beneath
+
+_TABLE = "/proc/self/mountinfo"
 
 
 class Below(NamedTuple):
@@ -27,7 +28,7 @@ class Table:
     """The mount table at one moment."""
 
     def __init__(self) -> None:
-        with open("/proc/self/mountinfo", "rb") as stream:
+        with open(_TABLE, "rb") as stream:
             self.text = stream.read()
 
     def mount(self, number: int) -> Mount | None:
@@ -77,8 +78,3 @@ def open_parent(root_fd: int, below: Below) -> int:
 def root_path(root_fd: int) -> str:
     """Return where the mount table has a directory."""
     return os.readlink(f"/proc/self/fd/{root_fd}")
-
-
-def points(belows: Sequence[Below]) -> list[str]:
-    """Return the ways to mounts as text."""
-    return ["/".join(one.names) for one in belows]

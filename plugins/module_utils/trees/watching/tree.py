@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection
 
 from ...syscalls import open_beneath
 from ..measure import Usage
+from ..parts import Begins, Names
 from ..tally import FirstProblems, Tally
 from ..walk import Problem, shown_path
 from .forest import NOWHERE
 from .handles import Namer, open_handle
 from .known import Known
 from .mounts_below import Below, Table, is_own_file, open_parent, root_path
+from .parts import count_parts
 from .visiting import Confused, Visitor
 
 _GONE = (errno.ESTALE, errno.ENOENT)
@@ -82,13 +84,22 @@ class Tree:
     def usage(self) -> Usage:
         """Return what the tree holds."""
         problems = FirstProblems()
-        for below in self.problems():
-            problems.add(below)
+        for _names, problem in self._left_out():
+            problems.add(problem)
         return self._usage(self.root, problems)
 
-    def problems(self) -> list[Problem]:
-        """Return the mounts that are left out."""
-        return [_problem(one) for one in self._belows if not is_own_file(self._root_fd, one, self._device)]
+    def count_parts(self, begins: Begins, deepest: int, step: Callable[[], None]) -> None:
+        """Tell the parts of the tree what they hold."""
+        fd = self._open_root()
+        try:
+            count_parts(fd, self.root, self._known, self._namer, self._left_out(), begins, deepest, step)
+        finally:
+            os.close(fd)
+
+    def _left_out(self) -> list[tuple[Names, Problem]]:
+        """Return the mounts that are left out, with the way to the directory that each is in."""
+        left = [one for one in self._belows if not is_own_file(self._root_fd, one, self._device)]
+        return [(one.names[:-1], _problem(one)) for one in left]
 
     def _usage(self, root: int, problems: FirstProblems) -> Usage:
         known = self._known
