@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import clear, mounts_at_or_below
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_measure import du, du_counts_directories
@@ -66,7 +67,6 @@ class World:
             os.makedirs(path)
         self.loses = loses  # events, as few may wait
         self.held: list[int] = []
-        self.mounted: list[bytes] = []
         self.number = 0
         with opened(self.base) as fd, queue_of(32 if loses else None):
             self.watch = Watch(fd, settles_s=settles_s)
@@ -75,16 +75,20 @@ class World:
         self.watch.close()
         for fd in self.held:
             os.close(fd)
-        for point in reversed(self.mounted):
-            subprocess.run(["umount", point], check=True)
+        clear(Path(os.fsdecode(self.base)))
+
+    @property
+    def mounted(self) -> list[bytes]:
+        """What is mounted in it; what it is mounted in may have been renamed."""
+        return [os.fsencode(point) for point in mounts_at_or_below(Path(os.fsdecode(self.base)))]
 
     def entries(self) -> tuple[list[bytes], list[bytes]]:
         """Return the directories and the other files, without those that are mounted here."""
-        directories, files = [], []
+        directories, files, mounted = [], [], self.mounted
         for path, below, names in os.walk(self.base):
             if path != self.base:
                 directories.append(path)
-            below[:] = [name for name in below if os.path.join(path, name) not in self.mounted]
+            below[:] = [name for name in below if os.path.join(path, name) not in mounted]
             files += [os.path.join(path, name) for name in names]
         return sorted(directories), sorted(files)
 
@@ -165,11 +169,10 @@ class World:
             if two % 2 and (directory + b"/").startswith(other + b"/"):
                 return
             subprocess.run(["mount", *options, directory], check=True)
-            self.mounted.append(directory)
 
     def umount(self, _directory: bytes, _other: bytes, _two: int, _size: int) -> None:
-        if self.mounted:
-            subprocess.run(["umount", self.mounted.pop()], check=True)
+        for point in self.mounted[:1]:
+            subprocess.run(["umount", point], check=True)
 
     def subvolume(self, directory: bytes, _directories: list[bytes], two: int) -> None:
         run_btrfs("create", self.new(directory, two))

@@ -25,7 +25,6 @@ from .visiting import Confused, Visitor
 _TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs")
 _TRIMMING = ("xfs", "tmpfs")
 """Those that take space back which lies beyond the end of a file."""
-_NO_LIMIT = 1 << 70
 
 _READS_A_DRAIN = 32
 _DRAIN_S = 0.05
@@ -183,7 +182,7 @@ class Watch:
         known = self._known.get(number)
         if known is None:
             known = self._known[number] = Known(self._settles_s)
-        room = os.fstatvfs(root_fd).f_frsize if self._trims else _NO_LIMIT
+        room = os.fstatvfs(root_fd).f_frsize if self._trims else 0
         lister = Lister(os.fstat(root_fd).st_dev, room, self._step)
         visitor = Visitor(known, self._namer, lister, self._is_btrfs, self._room_left)
         mount = number, self._device

@@ -54,9 +54,9 @@ class _Columns:
         return Sums(one[node], two[node], three[node], four[node], five[node])
 
     def __setitem__(self, node: int, sums: Sums) -> None:
+        one, two, three, four, five = self._columns
         try:
-            for column, value in zip(self._columns, sums):
-                column[node] = value
+            one[node], two[node], three[node], four[node], five[node] = sums
         except OverflowError as error:
             raise WatchError("its files have more bytes than 64 bits can count") from error
 
@@ -94,6 +94,7 @@ class Forest:
         """Take in a directory that is not known, and holds nothing yet; return its number."""
         if self._free:
             node = self._free.pop()
+            self._own[node] = self._below[node] = NOTHING
         else:
             node = len(self._handles)
             self._handles.append(None)
@@ -105,7 +106,6 @@ class Forest:
                 column.append(0)
         self._handles[node] = handle
         self.nodes[handle] = node
-        self._own[node] = self._below[node] = NOTHING
         self._listing[node] = listing
         self._link(node, parent)
         return node

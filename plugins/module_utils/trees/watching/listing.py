@@ -43,7 +43,7 @@ class Lister:
         """Keep what counts for all of them.
 
         :param device: the st_dev of most files; inodes of others have it in their keys
-        :param room: from how many bytes on what a file takes beyond its size may be taken back
+        :param room: from how many bytes on what a file takes beyond its size may be taken back; 0 for never
         """
         self._device = device
         self._room = room
@@ -78,18 +78,16 @@ class Lister:
             length, taken = status.st_size, status.st_blocks
             if status.st_ctime > newest:
                 newest = status.st_ctime
-            if not length <= taken * 512 < length + room and stat.S_ISREG(status.st_mode):
-                newest = FOREVER
+            if length > taken * 512 or (room and taken * 512 >= length + room):
+                newest = max(newest, FOREVER if stat.S_ISREG(status.st_mode) else 0.0)
             inode = status.st_ino
             if status.st_nlink > 1:
                 before = links.get(high_key | inode)
                 names = 1 if before is None else before.names + 1
                 links[high_key | inode] = Linked(length, taken, status.st_nlink, names)
                 continue
-            if inode > highest:
-                highest = inode
-            if inode < lowest:
-                lowest = inode
+            if not lowest <= inode <= highest:
+                lowest, highest = min(lowest, inode), max(highest, inode)
             size += length
             blocks += taken
             files += 1
