@@ -65,6 +65,7 @@ class World:
         self.roots = [self.base + b"/in", self.base + b"/in/0", self.base + b"/second"]
         for path in (*self.roots, self.base + b"/in/1/2", self.base + b"/out/3"):
             os.makedirs(path)
+            (Path(os.fsdecode(path)) / "file").write_bytes(bytes(100))
         self.loses = loses  # events, as few may wait
         self.held: list[int] = []
         self.number = 0
@@ -412,13 +413,16 @@ STEPS = st.lists(
 
 def run_programs(disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(STEPS, st.sampled_from([0.0, None]), st.sampled_from([False, False, False, True]))
-    def programs(steps: list[tuple[str, int, int, int]], settles_s: float | None, loses: bool) -> None:
+    @given(STEPS, st.sampled_from([0.0, 0.0, None]), st.sampled_from([False, False, False, True]), st.booleans())
+    def programs(steps: list[tuple[str, int, int, int]], settles_s: float | None, loses: bool, each_time: bool) -> None:
         base = Path(tempfile.mkdtemp(prefix="world-", dir=disk))
         world = World(base, fstype, settles_s, loses, shown, elsewhere)
         try:
+            world.check(world.roots[0])
             for step in steps:
                 world.run(*step)
+                if each_time:
+                    world.check(world.roots[0])
             for root in world.roots:
                 world.check(root)
                 world.check(root)
