@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,13 +24,15 @@ import pytest
 from conftest import clear, mounts_at_or_below
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_measure import du, du_counts_directories
+from test_measure import du, du_counts_directories, nested
 
 from stowage_core.trees.emptying import remove
 from stowage_core.trees.measure import Scan, Usage
 from stowage_core.trees.parts import Begins, Names, Part, measure_parts
-from stowage_core.trees.walk import Directory
-from stowage_core.trees.watching import Watch
+from stowage_core.trees.walk import Directory, Walk
+from stowage_core.trees.watching import Watch, WatchError
+from stowage_core.trees.watching.listing import Listed, Lister
+from stowage_core.use import exports
 
 EXAMPLES = int(os.environ.get("STOWAGE_WATCH_EXAMPLES", "25"))
 QUEUE = Path("/proc/sys/fs/fanotify/max_queued_events")
@@ -445,3 +449,176 @@ def test_programs_in_memory(tmp_path: Path, elsewhere: Elsewhere) -> None:
     shown.mkdir()
     with mounted(disk, "-t", "tmpfs", "none"), mounted(shown, "--bind", str(disk)):
         run_programs(disk, "tmpfs", shown, elsewhere)
+
+
+@contextmanager
+def watching(path: Path, **settings: Any) -> Iterator[Watch]:
+    with opened(os.fsencode(path)) as fd:
+        watch = Watch(fd, **settings)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def measured(watch: Watch, path: Path) -> Usage:
+    """Return what a tree holds, which is to be what a scan finds and to be known then."""
+    with opened(os.fsencode(path)) as fd:
+        usage = watch.measure(fd)
+        assert watch.knows(fd)
+    assert usage.complete
+    assert replace(usage, problems=tuple(sorted(usage.problems))) == scanned(os.fsencode(path))
+    return usage
+
+
+def test_only_what_changed_is_listed_again(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[int] = []
+    list_one = Lister.list
+
+    def noted(self: Lister, directory: Directory, walk: Walk) -> Listed:
+        listed.append(directory.status.st_ino)
+        return list_one(self, directory, walk)
+
+    monkeypatch.setattr(Lister, "list", noted)
+    for number in range(30):
+        (disk / f"{number}").mkdir()
+        (disk / f"{number}/file").write_bytes(bytes(100))
+    os.sync()
+    with watching(disk, settles_s=0.0) as watch, open(disk / "7/file", "ab", buffering=0) as file:
+        before = time.time()
+        measured(watch, disk)
+        assert len(listed) == 31
+        measured(watch, disk)
+        assert len(listed) == 31
+        file.write(b"x")
+        assert select.select([watch], [], [], 5)[0]
+        assert measured(watch, disk).bytes == 3001
+        assert listed[31:] == [(disk / "7").stat().st_ino]
+        with opened(os.fsencode(disk)) as fd:
+            began = watch.listed(fd)
+            assert began is not None and before <= began <= time.time()
+            watch.forget(fd)
+            assert not watch.knows(fd)
+            assert watch.listed(fd) is None
+        measured(watch, disk)
+        assert len(listed) == 32 + 31
+
+
+def test_events_that_were_lost_are_made_up_for(disk: Path) -> None:
+    files = [disk / f"{number}" / "file" for number in range(50)]
+    for file in files:
+        file.parent.mkdir()
+        file.write_bytes(bytes(10))
+    os.sync()
+    with queue_of(20), watching(disk, settles_s=0.0) as watch:
+        measured(watch, disk)
+        assert watch.drain()
+        for file in files:
+            file.write_bytes(bytes(20))
+        assert not watch.drain()
+        with opened(os.fsencode(disk)) as fd:
+            assert not watch.knows(fd)
+        os.sync()
+        assert measured(watch, disk).bytes == 1000
+
+
+def test_what_is_mounted_below_may_change(disk: Path) -> None:
+    (disk / "a/b").mkdir(parents=True)
+    (disk / "a/b/file").write_bytes(bytes(100))
+    (disk / "file").touch()
+    os.sync()
+    with watching(disk, settles_s=0.0) as watch:
+        assert measured(watch, disk).bytes == 100
+        with mounted(disk / "a/b", "-t", "tmpfs", "none"):
+            assert measured(watch, disk).problems == ("a/b: another filesystem is mounted there",)
+            (disk / "a").rename(disk / "c")
+            usage = measured(watch, disk)
+            assert (usage.bytes, usage.problems) == (0, ("c/b: another filesystem is mounted there",))
+            (disk / "c").rename(disk / "a")
+        assert measured(watch, disk).bytes == 100
+        with mounted(disk / "file", "--bind", str(disk / "a/b/file")):
+            assert measured(watch, disk).bytes == 200
+            (disk / "a/b/file").write_bytes(bytes(300))
+            os.sync()
+            assert measured(watch, disk).bytes == 600
+        assert measured(watch, disk).bytes == 300
+
+
+def test_an_upper_layer_of_an_overlay(disk: Path) -> None:
+    for name in ("lower", "upper", "work", "merged"):
+        (disk / name).mkdir()
+    (disk / "lower/file").write_bytes(bytes(10))
+    layers = f"lowerdir={disk}/lower,upperdir={disk}/upper,workdir={disk}/work"
+    with watching(disk, settles_s=0.0) as watch:
+        measured(watch, disk)
+        with mounted(disk / "merged", "-t", "overlay", "-o", layers, "none"):
+            for size in (20, 30):
+                with open(disk / "merged/file", "ab", buffering=0) as file:
+                    file.write(bytes(size))
+                    os.sync()
+                    measured(watch, disk)
+            assert measured(watch, disk).bytes == 10 + 60
+
+
+def test_far_below_the_longest_path(disk: Path) -> None:
+    with nested(disk, 3000, "a"), watching(disk, settles_s=0.0) as watch:
+        assert measured(watch, disk).bytes == 12345
+        with opened(os.fsencode(disk)) as fd:
+            for _level in range(2999):
+                below = os.open("down", os.O_RDONLY, dir_fd=fd)
+                os.dup2(below, fd)
+                os.close(below)
+            os.mkdir("new", dir_fd=fd)
+            os.close(os.open("new/file", os.O_CREAT, dir_fd=fd))
+        assert measured(watch, disk).files == 2
+
+
+def test_a_filesystem_that_is_unmounted_meanwhile(small_disk: Callable[..., Any], fstype: str) -> None:
+    disk = small_disk(fstype)
+    (disk.path / "a").mkdir()
+    (disk.path / "a/file").write_bytes(bytes(100))
+    with watching(disk.path, settles_s=0.0) as watch:
+        assert measured(watch, disk.path).bytes == 100
+        disk.unmount()
+        disk.mount()
+        (disk.path / "a/file").write_bytes(bytes(200))
+        os.sync()
+        with opened(os.fsencode(disk.path)) as fd:
+            assert not watch.knows(fd)
+        assert measured(watch, disk.path).bytes == 200
+        (disk.path / "a/file").write_bytes(bytes(300))
+        os.sync()
+        assert measured(watch, disk.path).bytes == 300
+
+
+def test_a_subvolume_that_is_mounted_alone(small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("btrfs")
+    run_btrfs("create", str(disk.path / "one"))
+    disk.unmount()
+    disk.mount("subvol=one")
+    (disk.path / "a").mkdir()
+    with watching(disk.path, settles_s=0.0) as watch:
+        measured(watch, disk.path)
+        (disk.path / "a/file").write_bytes(bytes(100))
+        run_btrfs("snapshot", str(disk.path), str(disk.path / "a/two"))
+        (disk.path / "a/two/other").write_bytes(bytes(50))
+        os.sync()
+        assert measured(watch, disk.path).bytes >= 150
+        run_btrfs("delete", str(disk.path / "a/two"))
+        assert measured(watch, disk.path).bytes == 100
+
+
+def test_what_cannot_be_watched(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WatchError, match="type proc"), watching(Path("/proc")):
+        pass
+    for number in range(600):
+        (disk / f"{number}").mkdir()
+    with watching(disk, memory_bytes=50_000) as watch, opened(os.fsencode(disk)) as fd:
+        with pytest.raises(WatchError, match="takes more than"):
+            watch.measure(fd)
+        monkeypatch.setattr(exports, "ALL_TABLE", str(tmp_path / "etab"))
+        (tmp_path / "etab").write_text(f"{disk}/7\t*(rw,sync)\n")
+        with pytest.raises(WatchError, match="is exported"):
+            watch.measure(fd)
+    with pytest.raises(WatchError, match="is exported"), watching(disk):
+        pass

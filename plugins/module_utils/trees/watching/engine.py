@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import time
 
+from ...errors import printable
 from ...mounts import Mount
+from ...syscalls import mount_id
 from ..measure import Scan, Usage
 from ..pace import Pace, Pacer
 from ..parts import Begins, measure_parts
@@ -26,7 +28,7 @@ _TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs")
 _TRIMMING = ("xfs", "tmpfs")
 """Those that take space back which lies beyond the end of a file."""
 
-_READS_A_DRAIN = 32
+_READS_A_DRAIN, _DRAINS = 32, 64
 _DRAIN_S = 0.05
 _CHECKED_EVERY = 256
 
@@ -55,10 +57,7 @@ class Watch:
         self._losses = 0
         """How often everything known was lost."""
         self._namer = Namer()
-        mount = self._mount(fd, Table())
-        self._is_btrfs = mount.fstype == "btrfs"
-        self._trims = mount.fstype in _TRIMMING
-        self._device = mount.device
+        self._device = self._mount(fd, Table()).device
         self._pacer = Pacer(pace)
         self._drained = 0.0
         self._unchecked = 0
@@ -130,22 +129,14 @@ class Watch:
         self._changes.close()
 
     def _drain(self) -> bool:
-        """Take events that wait, as many as a full queue has at most, and return whether there were any."""
+        """Take events that wait, a bounded number, and return whether more may wait."""
         self._drained = time.monotonic()
         known = list(self._known.values())
-        one = known[0] if len(known) == 1 else None
-        for number in range(_READS_A_DRAIN):
+        for _number in range(_READS_A_DRAIN):
             changes = self._changes.read()
             if not changes:
-                return number > 0
+                return False
             try:
-                if one is not None:
-                    nodes, dirty = one.forest.nodes, one.dirty
-                    for handle in directories(changes):
-                        node = nodes.get(handle)
-                        if node is not None:
-                            dirty.add(node)
-                    continue
                 for handle in directories(changes):
                     for each in known:
                         node = each.forest.nodes.get(handle)
@@ -153,7 +144,7 @@ class Watch:
                             each.dirty.add(node)
             except Lost:
                 self._lose()
-                known, one = [], None
+                known = []
         return True
 
     def _lose(self) -> None:
@@ -162,6 +153,9 @@ class Watch:
 
     def _settled(self, root_fd: int) -> Tree | Usage | None:
         """Return a tree that is known; what was counted when not all could be; None when it has to be scanned."""
+        for _number in range(_DRAINS):
+            if not self._drain():
+                break
         try:
             tree = self._tree(root_fd)
             usage = tree.settle()
@@ -175,36 +169,35 @@ class Watch:
 
     def _tree(self, root_fd: int) -> Tree:
         """Return a tree, to be brought up to date."""
-        table = self._check(root_fd)
-        number = self._namer.mount_of(root_fd)[1]
-        for gone in [one for one in self._known if one != number and table.mount(one) is None]:
-            del self._known[gone]
-        known = self._known.get(number)
-        if known is None:
-            known = self._known[number] = Known(self._settles_s)
-        room = os.fstatvfs(root_fd).f_frsize if self._trims else 0
-        lister = Lister(os.fstat(root_fd).st_dev, room, self._step)
-        visitor = Visitor(known, self._namer, lister, self._is_btrfs, self._room_left)
-        mount = number, self._device
-        return Tree(known, self._known.values(), root_fd, visitor, self._namer, mount, self._drain_or_lose)
-
-    def _check(self, root_fd: int) -> Table:
-        """Make sure that the filesystem is still watched, and is the one that *root_fd* is on."""
         table = Table()
         mount = self._mount(root_fd, table)
+        self._keep_watching(root_fd, mount)
+        for gone in [one for one in self._known if table.mount(one) is None]:
+            del self._known[gone]
+        known = self._known.setdefault(mount.id, Known(self._settles_s))
+        room = os.fstatvfs(root_fd).f_frsize if mount.fstype in _TRIMMING else 0
+        lister = Lister(os.fstat(root_fd).st_dev, room, self._step)
+        visitor = Visitor(known, self._namer, lister, mount.fstype == "btrfs", self._room_left)
+        where = mount.id, mount.device
+        return Tree(known, self._known.values(), root_fd, visitor, self._namer, where, self._drain_or_lose)
+
+    def _keep_watching(self, root_fd: int, mount: Mount) -> None:
+        """Make sure that the filesystem on *mount* is the one that is watched, and still is."""
         watched = self._changes.watched()
-        if self._device not in watched or mount.device != self._device:
-            self._lose()
-            if watched:
-                raise WatchError("another filesystem is watched")
-            self._changes.mark(root_fd)  # the one watched was unmounted
-            self._device = mount.device
-        return table
+        if mount.device in watched:
+            return
+        if watched:
+            raise WatchError("another filesystem is watched")
+        self._lose()  # the one watched was unmounted
+        self._changes.mark(root_fd)
+        self._device = mount.device
 
     def _mount(self, fd: int, table: Table) -> Mount:
-        mount = table.mount(self._namer.mount_of(fd)[1])
+        mount = table.mount(mount_id(fd))
         if mount is None:
             raise WatchError("it is on a mount that is in no mount table any more")
+        for path in table.exported_of(mount.device):
+            raise WatchError(f"{printable(path)} on it is exported, and the NFS server writes to files without names")
         if mount.fstype not in _TYPES:
             raise WatchError(f"what changes in a filesystem of type {mount.fstype} cannot be watched")
         return mount

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator
 
 from .errors import WatchError
+from .handles import BTRFS_TOP, open_handle
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -74,11 +75,24 @@ class Changes:
             raise
 
     def mark(self, fd: int) -> None:
-        """Watch the filesystem that *fd* is on."""
+        """Watch the filesystem that the directory *fd* is on."""
+        number = self._mark(fd)
+        if number == errno.EXDEV:  # a subvolume of btrfs, which has an id of its own
+            try:
+                top = open_handle(fd, BTRFS_TOP)
+            except OSError as error:
+                raise _refused(number) from error
+            try:
+                number = self._mark(top)
+            finally:
+                os.close(top)
+        if number:
+            raise _refused(number)
+
+    def _mark(self, fd: int) -> int:
         flags = ctypes.c_uint(_FAN_MARK_ADD | _FAN_MARK_FILESYSTEM)
         arguments = (ctypes.c_int(self._fd), flags, ctypes.c_uint64(_CHANGES), ctypes.c_int(fd), ctypes.c_char_p(b"."))
-        if _libc.fanotify_mark(*arguments) != 0:
-            raise _refused(ctypes.get_errno())
+        return ctypes.get_errno() if _libc.fanotify_mark(*arguments) != 0 else 0
 
     def fileno(self) -> int:
         """Return the descriptor that is readable while changes wait."""

@@ -17,6 +17,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _AT_EMPTY_PATH = 0x1000
 _HEAD = struct.Struct("=Ii")  # bytes of the handle, type
 _MOST = 128
+BTRFS_TOP = _HEAD.pack(20, 0x4D) + struct.pack("=QQI", 256, 5, 0)
+"""The root of a btrfs filesystem, which may be mounted nowhere: mounts may show subvolumes only."""
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

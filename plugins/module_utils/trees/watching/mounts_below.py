@@ -9,9 +9,10 @@ import os
 import stat
 from typing import NamedTuple
 
-from ...mounts import Mount, parse
+from ...mounts import Mount, of_path, parse
 from ...paths import is_within
 from ...syscalls import open_beneath
+from ...use.exports import exported
 
 _TABLE = "/proc/self/mountinfo"
 
@@ -39,6 +40,12 @@ class Table:
                 return parse(line)[0]
         return None
 
+    def exported_of(self, device: str) -> list[str]:
+        """Return the paths on a device that the NFS server of this host exports."""
+        paths = exported()
+        mounts = parse(self.text) if paths else []
+        return [path for path in paths if of_path(path, mounts).device == device]
+
     def below(self, root: str, number: int) -> list[Below]:
         """Return what is mounted below the directory at *root* on the mount of that id, sorted."""
         parent = b"%d" % number
@@ -51,6 +58,17 @@ class Table:
         return [
             Below(way, names[way]) for way in sorted(names) if not any(way[:end] in names for end in range(1, len(way)))
         ]
+
+    def uppers(self, root: str) -> list[str]:
+        """Return the upper layers of overlays at or below the directory at *root*, relative to it."""
+        lines = [line for line in self.text.split(b"\n") if b" - overlay " in line]
+        found = []
+        for mount in parse(b"\n".join(lines)) if lines else ():
+            for option in mount.super_options:
+                name, _equals, path = option.partition("=")
+                if name == "upperdir" and is_within(path, root):
+                    found.append(os.path.relpath(path, root))
+        return found
 
 
 def is_own_file(root_fd: int, below: Below, device: str) -> bool:

@@ -61,7 +61,6 @@ class Tree:
     def settle(self) -> Usage | None:
         """List what has changed; return what was counted when not all could be, and the tree is not known."""
         known = self._known
-        self._drain()
         for is_last in (False, True):
             root = known.forest.nodes.get(self._namer.handle(self._root_fd))
             is_new = root is None or root in known.forgotten
@@ -124,6 +123,7 @@ class Tree:
             told = {node for node in known.dirty if is_in(node)}
             if table.text != text:
                 self._look_at_mounts(table)
+                self._look_at_overlays(table)
                 known.dirty.update(node for node in known.mounted if is_in(node))
             text = table.text
             if with_restless and not number:
@@ -146,11 +146,22 @@ class Tree:
         known.drop_orphans()
 
     def _list_all(self) -> tuple[int, FirstProblems]:
+        self._drop_deleted()
         fd = self._open_root()
         try:
             return self._visitor.full(fd)
         finally:
             os.close(fd)
+
+    def _drop_deleted(self) -> None:
+        """Forget trees whose root was deleted: nobody can ask for that."""
+        known = self._known
+        for root in [one for one in known.roots if known.forest.parent(one) == NOWHERE]:
+            try:
+                os.close(open_handle(self._root_fd, known.forest.handle(root)))
+            except OSError as error:
+                if error.errno in _GONE:
+                    known.remove(root)
 
     def _open_root(self) -> int:
         return open_beneath(self._root_fd, b".")  # btrfs does not list what has come since a directory was opened
@@ -191,6 +202,23 @@ class Tree:
                 os.close(fd)
             if node is not None:
                 known.mounted.add(node)
+
+    def _look_at_overlays(self, table: Table) -> None:
+        """List what is below upper layers: older kernels do not tell of what is written through an overlay."""
+        known = self._known
+        for path in table.uppers(root_path(self._root_fd)):
+            try:
+                fd = open_beneath(self._root_fd, os.fsencode(path))
+            except OSError:
+                continue
+            try:
+                node = known.forest.nodes.get(self._namer.handle(fd))
+            finally:
+                os.close(fd)
+            below = [] if node is None else [node]
+            for one in below:
+                below.extend(known.forest.children(one))
+            known.dirty.update(below)
 
     def _find_other_names(self) -> None:
         """Find where files have names that were listed before another link was made: no event tells of that there."""
