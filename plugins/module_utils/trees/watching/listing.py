@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..tally import is_mount_point
 from ..walk import Directory, Walk
@@ -23,6 +23,12 @@ from .hard_links import Linked
 
 FOREVER = float("inf")
 _FILES_A_STEP = 256
+# Of what stat returns, by numbers: that takes half the time that names take.
+_INO: Final = 1
+_DEV: Final = 2
+_NLINK: Final = 3
+_SIZE: Final = 6
+_CTIME: Final = 9
 
 
 class Listed(NamedTuple):
@@ -33,7 +39,7 @@ class Listed(NamedTuple):
     lowest: int
     highest: int
     newest: float
-    """When the latest change of a file in it was, FOREVER when one may change without any event."""
+    """When the latest change of a file in it was at the latest, FOREVER when one may change without any event."""
 
 
 class Lister:
@@ -60,7 +66,7 @@ class Lister:
         lowest = 1 << 64
         blocks = status.st_blocks
         own_size = status.st_size
-        newest = 0.0
+        newest: float = 0
         for number, entry in enumerate(directory.files(), 1):
             if number % _FILES_A_STEP == 0:
                 step()
@@ -72,24 +78,26 @@ class Lister:
                 else:
                     walk.problem(error, entry.name)
                 continue
-            if status.st_dev != dev and is_mount_point(directory, entry.name):
+            if status[_DEV] != dev and is_mount_point(directory, entry.name):
                 walk.skipped(entry.name)
                 continue
-            length, taken = status.st_size, status.st_blocks
-            if status.st_ctime > newest:
-                newest = status.st_ctime
+            length, taken, changed = status[_SIZE], status.st_blocks, status[_CTIME]
+            if changed > newest:
+                newest = changed
             if length > taken * 512 or (room and taken * 512 >= length + room):
-                newest = max(newest, FOREVER if stat.S_ISREG(status.st_mode) else 0.0)
-            inode = status.st_ino
-            if status.st_nlink > 1:
+                newest = max(newest, FOREVER if stat.S_ISREG(status.st_mode) else 0)
+            inode = status[_INO]
+            if status[_NLINK] > 1:
                 before = links.get(high_key | inode)
                 names = 1 if before is None else before.names + 1
                 links[high_key | inode] = Linked(length, taken, status.st_nlink, names)
                 continue
-            if not lowest <= inode <= highest:
-                lowest, highest = min(lowest, inode), max(highest, inode)
+            if inode < lowest:
+                lowest = inode
+            if inode > highest:
+                highest = inode
             size += length
             blocks += taken
             files += 1
         step()
-        return Listed(Sums(size, own_size, blocks, files, 1), links, min(lowest, (1 << 64) - 1), highest, newest)
+        return Listed(Sums(size, own_size, blocks, files, 1), links, min(lowest, (1 << 64) - 1), highest, newest + 1)
