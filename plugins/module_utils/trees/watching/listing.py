@@ -39,7 +39,7 @@ class Listed(NamedTuple):
     lowest: int
     highest: int
     newest: float
-    """When the latest change of a file in it was at the latest, FOREVER when one may change without any event."""
+    """When the latest change of a file in it was, in whole seconds, FOREVER when one may change without any event."""
 
 
 class Lister:
@@ -100,4 +100,4 @@ class Lister:
             blocks += taken
             files += 1
         step()
-        return Listed(Sums(size, own_size, blocks, files, 1), links, min(lowest, (1 << 64) - 1), highest, newest + 1)
+        return Listed(Sums(size, own_size, blocks, files, 1), links, min(lowest, (1 << 64) - 1), highest, newest)

@@ -173,10 +173,11 @@ class Tree:
         except OSError as error:
             if error.errno not in _GONE:
                 raise Confused from error
-            # The one that it was in tells.
             known.dirty.discard(node)
-            known.dirty.add(known.forest.parent(node))
-            known.orphan(node)
+            parent = known.forest.parent(node)
+            if parent != NOWHERE:  # else it has just been missed there
+                known.dirty.add(parent)
+                known.orphan(node)
             return
         try:
             self._visitor.again(fd, node)
