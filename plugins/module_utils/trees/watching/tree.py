@@ -72,7 +72,7 @@ class Tree:
                     return usage
             self.root = root
             try:
-                self._list_changed(with_restless=not is_new)
+                self._list_changed()
                 return None
             except Confused:
                 known.forgotten.add(root)
@@ -108,14 +108,14 @@ class Tree:
         tally.add(size, 0, blocks, files, 0)
         return Usage.of(tally, problems)
 
-    def _list_changed(self, with_restless: bool) -> None:
+    def _list_changed(self) -> None:
         """List every directory that has changed, at least once since this was called, and again while others change.
 
         Then what is known is at least as good as what a walk finds: something that goes on changing may be counted as
         it was before or after.
         """
         known = self._known
-        listed: set[int] = set()
+        has_listed = self._visitor.has_listed
         text = b""
         for number in range(_MOST_ROUNDS):
             table = Table()
@@ -124,11 +124,9 @@ class Tree:
             if table.text != text:
                 self._look_at_mounts(table)
                 self._look_at_overlays(table)
-                known.dirty.update(node for node in known.mounted if is_in(node))
             text = table.text
-            if with_restless and not number:
-                known.dirty.update(node for node in known.restless if is_in(node))
-            known.dirty.update(node for node in known.links.loose() if node not in listed and is_in(node))
+            for nodes in (known.restless, known.mounted, known.links.loose()):
+                known.dirty.update(node for node in nodes if not has_listed(node) and is_in(node))
             wanted = [node for node in known.dirty if is_in(node)]
             if not wanted:
                 break
@@ -136,7 +134,6 @@ class Tree:
                 break
             for node in wanted:
                 if node in known.dirty:  # else it has just been come across, or is gone
-                    listed.add(node)
                     now = time.time()
                     self._list(node)
                     if node in told and known.forest.is_known(node):
@@ -203,6 +200,7 @@ class Tree:
                 os.close(fd)
             if node is not None:
                 known.mounted.add(node)
+                known.dirty.add(node)
 
     def _look_at_overlays(self, table: Table) -> None:
         """List what is below upper layers: older kernels do not tell of what is written through an overlay."""

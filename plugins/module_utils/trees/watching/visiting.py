@@ -35,6 +35,12 @@ class Visitor:
         self._lister = lister
         self._is_btrfs = is_btrfs
         self._check = check
+        self._listed: set[int] = set()
+        self._listing = -1
+
+    def has_listed(self, node: int) -> bool:
+        """Return whether this has listed a directory."""
+        return node in self._listed or self._known.forest.listing(node) == self._listing
 
     def full(self, root_fd: int) -> tuple[int, FirstProblems]:
         """List a tree, whatever is known of it, and return its number and what was missed."""
@@ -48,6 +54,7 @@ class Visitor:
                 known.dirty.add(parent)  # where it is come across again
             known.remove(before)
         known.listings += 1
+        self._listing = known.listings
         root = known.forest.add(handle, NOWHERE, known.listings)
         problems = FirstProblems()
         try:
@@ -105,6 +112,8 @@ class Visitor:
                     continue
                 node = found
             line.append(node)
+            if not listing:
+                self._listed.add(node)
             known.dirty.discard(node)  # what is told from now on is told after it was listed
             now = time.time()
             known.hold(node, self._lister.list(directory, walk), now)
