@@ -269,7 +269,7 @@ class World:
         if not self.exact:
             usage, before, after = (replace(one, allocated=0) for one in (usage, before, after))
         if before == after:
-            assert usage == before
+            assert usage == before, (usage, before)
 
     def check_parts(self, root: bytes, seed: int) -> None:
         """Some directories are parts, of each kind, and some are left out."""

@@ -99,6 +99,11 @@ class HardLinks:
         """Return the directories with names of such files."""
         return self._in.keys()
 
+    def sharing(self, node: int) -> Iterator[int]:
+        """Return the directories with names of files that have names in this one; some more than once."""
+        for inode in self._in.get(node, ()):
+            yield from self._files[inode].nodes
+
     def of(self, node: int) -> Iterator[tuple[int, int, int]]:
         """Return inode, size and blocks of what has names in a directory."""
         for inode in self._in.get(node, ()):

@@ -100,6 +100,11 @@ class Known:
 
         return is_in
 
+    def counts_in(self, root: int) -> Callable[[int], bool]:
+        """Return what tells whether a directory is in a tree, or has names of files that have others in it."""
+        is_in = self.within(root)
+        return lambda node: is_in(node) or any(map(is_in, self.links.sharing(node)))
+
     def is_only_tree(self, root: int) -> bool:
         """Return whether everything known is in one tree."""
         forest = self.forest

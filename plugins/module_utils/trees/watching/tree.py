@@ -112,27 +112,24 @@ class Tree:
         """List every directory that has changed, at least once since this was called, and again while others change.
 
         Then what is known is at least as good as what a walk finds: something that goes on changing may be counted as
-        it was before or after.
+        it was before or after. Directories in other trees count as well: files of this one may have got names there.
         """
         known = self._known
         has_listed = self._visitor.has_listed
         text = b""
         for number in range(_MOST_ROUNDS):
             table = Table()
-            is_in = known.within(self.root)
-            told = {node for node in known.dirty if is_in(node)}
+            told = known.dirty.copy()
             if table.text != text:
                 self._look_at_mounts(table)
                 self._look_at_overlays(table)
             text = table.text
+            counts = known.counts_in(self.root)
             for nodes in (known.restless, known.mounted, known.links.loose()):
-                known.dirty.update(node for node in nodes if not has_listed(node) and is_in(node))
-            wanted = [node for node in known.dirty if is_in(node)]
-            if not wanted:
+                known.dirty.update(node for node in nodes if not has_listed(node) and counts(node))
+            if not known.dirty or (number >= _ROUNDS and not known.orphans):
                 break
-            if number >= _ROUNDS and not known.orphans:
-                break
-            for node in wanted:
+            for node in list(known.dirty):
                 if node in known.dirty:  # else it has just been come across, or is gone
                     now = time.time()
                     self._list(node)
@@ -169,17 +166,29 @@ class Tree:
             fd = self._open_root() if node == self.root else open_handle(self._root_fd, known.forest.handle(node))
         except OSError as error:
             if error.errno not in _GONE:
-                raise Confused from error
+                self._give_up(node)
+                return
             known.dirty.discard(node)
             parent = known.forest.parent(node)
-            if parent != NOWHERE:  # else it has just been missed there
+            if parent != NOWHERE:
                 known.dirty.add(parent)
                 known.orphan(node)
+            elif node in known.roots:
+                known.remove(node)
             return
         try:
             self._visitor.again(fd, node)
+        except Confused:
+            self._give_up(node)
         finally:
             os.close(fd)
+
+    def _give_up(self, node: int) -> None:
+        """Forget the tree that a directory is in, as what is known does not fit to what is found."""
+        *_way, top = self._known.forest.way(node)
+        if self._known.within(top)(self.root):
+            raise Confused
+        self._known.remove(top)
 
     def _look_at_mounts(self, table: Table) -> None:
         """Find the directories in which something is mounted."""
