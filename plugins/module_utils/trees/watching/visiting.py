@@ -58,7 +58,7 @@ class Visitor:
         root = known.forest.add(handle, NOWHERE, known.listings)
         problems = FirstProblems()
         try:
-            self._go(Walk(root_fd, problems.add), root, known.listings)
+            self._go(root_fd, problems.add, root, known.listings)
         except BaseException:
             known.remove(root)
             raise
@@ -73,16 +73,23 @@ class Visitor:
                 raise Confused
 
         known = self._known
-        met = self._go(Walk(fd, report), node, 0)
+        met = self._go(fd, report, node, 0)
         for child in list(known.forest.children(node)):
             if child not in met:
                 known.orphan(child)
 
-    def _go(self, walk: Walk, start: int, listing: int) -> set[int]:
+    def _go(self, fd: int, report: Callable[[Problem], None], start: int, listing: int) -> set[int]:
         """Take in what a walk comes across, and return the directories directly in its first one."""
         known, forest = self._known, self._known.forest
         met: set[int] = set()
         line: list[int] = []
+
+        def note(problem: Problem) -> None:
+            if not problem.missing:
+                known.mounted.add(line[walk.depth])
+            report(problem)
+
+        walk = Walk(fd, note)
         for directory in walk:
             del line[walk.depth :]
             node = start
