@@ -13,7 +13,7 @@ from base import Host, Lab
 NEEDED = {"systemd-nspawn": "systemd-container"}
 START_LIMIT_S = 60
 
-PACKAGES = (*base.PACKAGES, "btrfs-progs", "crun", "podman", "python3-pytest", "strace")
+PACKAGES = (*base.PACKAGES, "btrfs-progs", "crun", "podman", "python3-hypothesis", "python3-pytest", "strace")
 MORE_PACKAGES = {
     # The libraries are what the Mooncake store needs.
     "bookworm": ("docker.io", "prometheus", "libcurl4", "libibverbs1", "libnuma1"),
