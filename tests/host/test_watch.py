@@ -35,7 +35,8 @@ from stowage_core.trees.watching.listing import Listed, Lister
 from stowage_core.use import exports
 
 EXAMPLES = int(os.environ.get("STOWAGE_WATCH_EXAMPLES", "25"))
-QUEUE = Path("/proc/sys/fs/fanotify/max_queued_events")
+QUEUE = 16384
+"""How many events the kernel keeps for a watch, unless it was told otherwise."""
 NAMES = [b"a", b"b", b"\xff\xfe", b"line\nbreak", "ä".encode()]
 SUBVOLUME = 256
 
@@ -73,7 +74,7 @@ class World:
         self.loses = loses  # events, as few may wait
         self.held: list[int] = []
         self.number = 0
-        with opened(self.base) as fd, queue_of(32 if loses else None):
+        with opened(self.base) as fd, elsewhere.queue_of(32 if loses else QUEUE):
             self.watch = Watch(fd, settles_s=settles_s)
 
     def close(self) -> None:
@@ -315,18 +316,6 @@ class World:
             assert usage.allocated == du(root)
 
 
-@contextmanager
-def queue_of(events: int | None) -> Iterator[None]:
-    """Have the kernel keep so few events for a watch that begins."""
-    before = QUEUE.read_text()
-    if events is not None:
-        QUEUE.write_text(str(events))
-    try:
-        yield
-    finally:
-        QUEUE.write_text(before)
-
-
 def fallocate(fd: int, *options: str) -> None:
     subprocess.run(["fallocate", *options, f"/proc/self/fd/{fd}"], check=True, pass_fds=[fd])
 
@@ -345,19 +334,34 @@ def mounted(point: Path, *options: str) -> Iterator[None]:
 
 
 class Elsewhere:
-    """A shell in a mount namespace of its own."""
+    """A shell in a mount namespace of its own, with a /proc of its own: that of a container cannot be written to."""
 
     def __init__(self) -> None:
         self._shell = subprocess.Popen(["unshare", "--mount", "sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._do(b"mount -t proc proc /proc")
+        self._queue = Path(f"/proc/{self._shell.pid}/root/proc/sys/fs/fanotify/max_queued_events")
+
+    @contextmanager
+    def queue_of(self, events: int) -> Iterator[None]:
+        """Have the kernel keep so few events for a watch that begins, and for no other one if that can be helped."""
+        if events == QUEUE:
+            yield
+            return
+        self._queue.write_text(str(events))
+        try:
+            yield
+        finally:
+            self._queue.write_text(str(QUEUE))
+
+    def _do(self, command: bytes) -> None:
+        assert self._shell.stdin is not None and self._shell.stdout is not None
+        self._shell.stdin.write(command + b"; echo\n")
+        self._shell.stdin.flush()
+        self._shell.stdout.readline()
 
     def append(self, file: bytes, size: int) -> None:
         quoted = b"'" + file.replace(b"'", b"'\\''") + b"'"
-        assert self._shell.stdin is not None and self._shell.stdout is not None
-        self._shell.stdin.write(
-            b"[ -f %s ] && [ ! -h %s ] && head -c %d /dev/zero >> %s; echo\n" % (quoted, quoted, size, quoted)
-        )
-        self._shell.stdin.flush()
-        self._shell.stdout.readline()
+        self._do(b"[ -f %s ] && [ ! -h %s ] && head -c %d /dev/zero >> %s" % (quoted, quoted, size, quoted))
 
     def close(self) -> None:
         self._shell.communicate()
@@ -504,13 +508,13 @@ def test_only_what_changed_is_listed_again(disk: Path, monkeypatch: pytest.Monke
         assert len(listed) == 32 + 31
 
 
-def test_events_that_were_lost_are_made_up_for(disk: Path) -> None:
+def test_events_that_were_lost_are_made_up_for(disk: Path, elsewhere: Elsewhere) -> None:
     files = [disk / f"{number}" / "file" for number in range(50)]
     for file in files:
         file.parent.mkdir()
         file.write_bytes(bytes(10))
     os.sync()
-    with queue_of(20), watching(disk, settles_s=0.0) as watch:
+    with elsewhere.queue_of(20), watching(disk, settles_s=0.0) as watch:
         measured(watch, disk)
         assert watch.drain()
         for file in files:
