@@ -268,7 +268,7 @@ class World:
         after = scanned(root)
         usage = replace(usage, problems=tuple(sorted(usage.problems)))
         if not self.exact:
-            usage, before, after = (replace(one, allocated=0) for one in (usage, before, after))
+            usage, before, after = (replace(one, allocated=0, linked=0) for one in (usage, before, after))
         if before == after:
             assert usage == before, (usage, before)
 
