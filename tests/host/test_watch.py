@@ -102,9 +102,6 @@ class World:
         self.number += 1
         return os.path.join(directory, NAMES[name % len(NAMES)] + b"%d" % self.number)
 
-    def is_watched(self, path: bytes) -> bool:
-        return any(path.startswith(root + b"/") for root in self.roots)
-
     def run(self, what: str, one: int, two: int, size: int) -> None:
         """Do one thing to some of what is there; nothing where that is not possible."""
         directories, files = self.entries()
@@ -224,8 +221,9 @@ class World:
     def link(self, file: bytes, other: bytes, two: int, _size: int) -> None:
         new = self.new(other, two)
         os.link(file, new, follow_symlinks=False)
-        if not self.is_watched(new):
-            os.chmod(file, 0o600)  # a link made outside is not told: see the documentation
+        with opened(os.path.dirname(new)) as fd:
+            if not self.watch.knows(fd):
+                os.chmod(file, 0o600)  # a link made where nothing is known is not told: see the documentation
 
     def attribute(self, file: bytes, _other: bytes, _two: int, size: int) -> None:
         os.setxattr(file, b"user.test", bytes(size % 3000))
@@ -426,7 +424,8 @@ def run_programs(disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere) -> 
         base = Path(tempfile.mkdtemp(prefix="world-", dir=disk))
         world = World(base, fstype, settles_s, loses, shown, elsewhere)
         try:
-            world.check(world.roots[0])
+            for root in world.roots:
+                world.check(root)
             for step in steps:
                 world.run(*step)
                 if each_time:

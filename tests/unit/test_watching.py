@@ -228,6 +228,18 @@ def test_a_directory_that_was_moved_keeps_what_is_known_of_it() -> None:
     assert not known.within(there)(here)
 
 
+def test_a_tree_that_is_to_be_listed_again_is_followed_for_a_while() -> None:
+    known = Known(settles_s=0)
+    roots = [known.forest.add(name, NOWHERE, 1) for name in (b"one", b"two")]
+    inner = known.forest.add(b"inner", roots[0], 1)
+    known.forgotten.update({roots[0]: 100.0, roots[1]: 200.0, inner: 100.0})
+    known.drop_forgotten(99.0)
+    assert len(known.forest) == 3
+    known.drop_forgotten(100.0)
+    assert list(known.forest) == [roots[1]]
+    assert known.forgotten == {roots[1]: 200.0}
+
+
 MOUNTS = b"""\
 20 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 20 8:2 / /data rw - ext4 /dev/sdb rw

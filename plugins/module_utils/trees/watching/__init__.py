@@ -20,7 +20,8 @@ These are not found until the tree is listed in full again, so that has to be do
 
 - what is written through a descriptor that was opened by a name which is gone since, while the file has another one:
   it was unlinked or replaced, or the file was made without a name and got one in another directory;
-- what is written through a hard link that was made, after the other one was listed, where no known tree is;
+- what is written through a hard link that was made, after the other one was listed, where no known tree is, or one
+  that is known through another mount only;
 - what libaio writes to a file that it holds open and that nobody had changed for so long when it was listed; a close
   tells;
 - of what files take on the disk, not of their sizes: what is written back later than kernels promise, what is

@@ -17,7 +17,6 @@ from ..pace import Pace, Pacer
 from ..parts import Begins, measure_parts
 from .errors import WatchError
 from .events import Changes, Lost, directories
-from .forest import NOWHERE
 from .handles import Namer
 from .known import Known
 from .listing import Lister
@@ -32,6 +31,7 @@ _TRIMMING = ("xfs", "tmpfs")
 _READS_A_DRAIN, _DRAINS = 32, 64
 _DRAIN_S = 0.05
 _CHECKED_EVERY = 256
+_FOLLOWED_S = 3600.0
 
 _WRITE_BACK = ("dirty_expire_centisecs", "dirty_writeback_centisecs")
 _SETTLES_S = 10.0
@@ -76,12 +76,7 @@ class Watch:
 
     def knows(self, root_fd: int) -> bool:
         """Return whether measuring the tree at *root_fd* will not list all of it."""
-        handle, number = self._namer.mount_of(root_fd)
-        known = self._known.get(number)
-        if known is None or self._device not in self._changes.watched():
-            return False
-        node = known.forest.nodes.get(handle)
-        return node is not None and node not in known.forgotten
+        return self._device in self._changes.watched() and self.listed(root_fd) is not None
 
     def measure(self, root_fd: int) -> Usage:
         """Return what the tree at *root_fd* holds.
@@ -106,16 +101,14 @@ class Watch:
             measure_parts(root_fd, begins, deepest, self._pace)
 
     def forget(self, root_fd: int) -> None:
-        """Have the tree at *root_fd* listed in full the next time."""
-        handle, number = self._namer.mount_of(root_fd)
-        known = self._known.get(number)
-        node = None if known is None else known.forest.nodes.get(handle)
-        if known is None or node is None:
-            return
-        if known.forest.parent(node) == NOWHERE:
-            known.remove(node)
-        else:
-            known.forgotten.add(node)
+        """Have the tree at *root_fd* listed in full the next time.
+
+        Until then it is followed: files of other trees may get names there. It is not for longer than an hour, or when
+        the room is needed.
+        """
+        known, node = self._find(root_fd)
+        if known is not None and node is not None:
+            known.forgotten.setdefault(node, time.monotonic())
 
     def root(self, root_fd: int) -> bytes:
         """Return what `keep_only` knows the tree at *root_fd* by."""
@@ -133,15 +126,18 @@ class Watch:
 
     def listed(self, root_fd: int) -> float | None:
         """Return when the last full listing of the tree at *root_fd* began, None when it is not known."""
-        handle, number = self._namer.mount_of(root_fd)
-        known = self._known.get(number)
-        node = None if known is None else known.forest.nodes.get(handle)
-        return None if known is None or node is None else known.began(node)
+        known, node = self._find(root_fd)
+        return None if known is None or node is None or node in known.forgotten else known.began(node)
 
     def close(self) -> None:
         """End watching."""
         self._lose()
         self._changes.close()
+
+    def _find(self, root_fd: int) -> tuple[Known | None, int | None]:
+        handle, number = self._namer.mount_of(root_fd)
+        known = self._known.get(number)
+        return known, None if known is None else known.forest.nodes.get(handle)
 
     def _drain(self) -> bool:
         """Take events that wait, a bounded number, and return whether more may wait."""
@@ -190,6 +186,7 @@ class Watch:
         for gone in [one for one in self._known if table.mount(one) is None]:
             del self._known[gone]
         known = self._known.setdefault(mount.id, Known(self._settles_s))
+        known.drop_forgotten(time.monotonic() - _FOLLOWED_S)
         room = os.fstatvfs(root_fd).f_frsize if mount.fstype in _TRIMMING else 0
         lister = Lister(os.fstat(root_fd).st_dev, room, self._step)
         visitor = Visitor(known, self._namer, lister, mount.fstype == "btrfs", self._room_left)
@@ -233,8 +230,14 @@ class Watch:
         self._unchecked += 1
         if self._unchecked >= _CHECKED_EVERY:
             self._unchecked = 0
-            if sum(one.state_bytes for one in self._known.values()) > self._memory_bytes:
-                raise WatchError(f"what is to be known of it takes more than {self._memory_bytes >> 20} MiB")
+            if self._takes_too_much():
+                for known in self._known.values():
+                    known.drop_forgotten(time.monotonic())
+                if self._takes_too_much():
+                    raise WatchError(f"what is to be known of it takes more than {self._memory_bytes >> 20} MiB")
+
+    def _takes_too_much(self) -> bool:
+        return sum(one.state_bytes for one in self._known.values()) > self._memory_bytes
 
 
 def _write_back_s() -> float:

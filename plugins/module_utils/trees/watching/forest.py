@@ -206,8 +206,8 @@ class Forest:
     @property
     def state_bytes(self) -> int:
         """How much memory all this takes, about."""
-        handles = sum(map(sys.getsizeof, self._handles[:1])) + 8
-        return len(self._handles) * (handles + _ROW) + sys.getsizeof(self.nodes)
+        handles = max((sys.getsizeof(one) for one in self._handles[:8]), default=0) + 8
+        return len(self.nodes) * (handles + _ROW) + sys.getsizeof(self.nodes)
 
     def _link(self, node: int, parent: int) -> None:
         self._parent[node] = parent

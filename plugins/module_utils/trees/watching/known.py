@@ -31,8 +31,8 @@ class Known:
         """When the last full listing of a tree began."""
         self.listings = 0
         """How many full listings there were."""
-        self.forgotten: set[int] = set()
-        """Roots within other trees that are to be listed in full."""
+        self.forgotten: dict[int, float] = {}
+        """Roots that are to be listed in full, and since when, in monotonic seconds."""
         self.mounted: set[int] = set()
         """Directories in which something was mounted when that was looked at last."""
         self.orphans: set[int] = set()
@@ -63,7 +63,7 @@ class Known:
             self.dirty.discard(one)
             self.restless.pop(one, None)
             self.roots.pop(one, None)
-            self.forgotten.discard(one)
+            self.forgotten.pop(one, None)
             self.mounted.discard(one)
             self.orphans.discard(one)
 
@@ -82,6 +82,12 @@ class Known:
         for node in list(self.orphans):
             if node in self.orphans:
                 self.remove(node)
+
+    def drop_forgotten(self, until: float) -> None:
+        """Forget the trees that are to be listed in full since then or longer."""
+        for root in [one for one, since in self.forgotten.items() if since <= until]:
+            if root in self.forgotten and self.forest.parent(root) == NOWHERE:
+                self.remove(root)
 
     def within(self, root: int) -> Callable[[int], bool]:
         """Return what tells whether a directory is the root of a tree or in it, while nothing moves."""

@@ -75,7 +75,7 @@ class Tree:
                 self._list_changed()
                 return None
             except Confused:
-                known.forgotten.add(root)
+                known.forgotten[root] = time.monotonic()
                 if is_last:
                     raise
         return None
