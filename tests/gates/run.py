@@ -9,6 +9,7 @@ JUnit files in $STOWAGE_RESULTS counts as the tests in them; every other check, 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shutil
@@ -28,8 +29,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = REPOSITORY / ".build"
 PLUGINS = "ansible_collections.stowage.host.plugins"
 PYTHON = str(REPOSITORY / ".venv/bin/python")
-# Well above what a check takes, so that a hung one still ends, with its name and its log.
-LIMIT_S = 2400
+# About twice what the longest check takes, so that a hung one ends, with its name and its log, while there is time for
+# the others.
+LIMIT_S = 1200
+BUSY_SCENARIOS_S = {"host": 1500, "nfs": 2400}
+"""Those that keep both processors busy, which the others do not, with the limits that are theirs."""
 HEARTBEAT_S = 60
 SHOWN_LINES = 150
 STOPPED = threading.Event()
@@ -43,6 +47,9 @@ class Check:
     # Counts as a test of its own beside the tests in its JUnit files.
     is_test: bool = True
     cleanup: list[str] = field(default_factory=list)
+    # Keeps both processors busy.
+    alone: bool = False
+    limit_s: int = LIMIT_S
 
 
 @dataclass
@@ -101,10 +108,11 @@ def sanity() -> Iterator[Check]:
 
 
 def molecule() -> Iterator[Check]:
-    for path in sorted(REPOSITORY.glob("molecule/*/molecule.yml")):
-        scenario = path.parent.name
-        destroy = ["molecule", "destroy", "--scenario-name", scenario]
-        yield Check(scenario, ["molecule", "test", "--scenario-name", scenario], cleanup=destroy)
+    names = [path.parent.name for path in REPOSITORY.glob("molecule/*/molecule.yml")]
+    for name in sorted(names, key=lambda name: (name in BUSY_SCENARIOS_S, name)):
+        test, destroy = (["molecule", verb, "--scenario-name", name] for verb in ("test", "destroy"))
+        limit_s = BUSY_SCENARIOS_S.get(name, LIMIT_S)
+        yield Check(name, test, cleanup=destroy, alone=name in BUSY_SCENARIOS_S, limit_s=limit_s)
 
 
 def python39() -> Iterator[Check]:
@@ -127,8 +135,8 @@ GATES = {
     "importer": importer,
     "molecule": molecule,
 }
-SIDE_BY_SIDE = ("lint", "sanity")
-"""Whose checks take one processor each, and run two at a time."""
+SIDE_BY_SIDE = ("lint", "sanity", "molecule")
+"""Whose checks run two at a time, as they take one processor each; save for those that run alone."""
 
 
 def last_line(log: Path) -> str:
@@ -148,7 +156,7 @@ def show(text: str, *, passing: bool = False) -> None:
         print(text, flush=True)
 
 
-def run(command: list[str], log: Path, title: str, environment: dict[str, str]) -> int | None:
+def run(command: list[str], log: Path, title: str, environment: dict[str, str], limit_s: int = LIMIT_S) -> int | None:
     """Run a command with its output in a log; None when it ran out of time."""
     started = time.monotonic()
     beat = HEARTBEAT_S
@@ -173,7 +181,7 @@ def run(command: list[str], log: Path, title: str, environment: dict[str, str]) 
                     if spent >= beat and not sys.stdout.isatty():
                         beat += HEARTBEAT_S
                         show(line[:110])
-                    if spent > LIMIT_S or STOPPED.is_set():
+                    if spent > limit_s or STOPPED.is_set():
                         return None
         finally:
             if process.poll() is None:
@@ -221,7 +229,7 @@ def run_check(gate: str, check: Check) -> Counts:
     show(f"  ...   {check.name}", passing=True)
 
     started = time.monotonic()
-    status = run(check.command, log, check.name, environment)
+    status = run(check.command, log, check.name, environment, check.limit_s)
     seconds = time.monotonic() - started
     if status is None and check.cleanup:
         run(check.cleanup, log.with_suffix(".cleanup.log"), f"{check.name} cleanup", environment)
@@ -234,7 +242,7 @@ def run_check(gate: str, check: Check) -> Counts:
     lines += (f"        skipped {reason}" for reason in counts.skipped)
     if status != 0:
         lines += log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
-        why = f"no end within {LIMIT_S} s" if status is None else f"exit status {status}"
+        why = f"no end within {check.limit_s} s" if status is None else f"exit status {status}"
         lines.append(f"        {why}: {' '.join(check.command)}")
         lines.append(f"        whole output: {log.relative_to(REPOSITORY)}")
     show("\n".join(lines))
@@ -242,13 +250,15 @@ def run_check(gate: str, check: Check) -> Counts:
 
 
 def run_checks(gate: str, checks: list[Check]) -> Iterator[tuple[Check, Counts]]:
-    with ThreadPoolExecutor(2 if gate in SIDE_BY_SIDE else 1) as lanes:
-        try:
-            yield from zip(checks, lanes.map(partial(run_check, gate), checks))
-        except BaseException:
-            STOPPED.set()
-            lanes.shutdown(cancel_futures=True)
-            raise
+    for alone, some in itertools.groupby(checks, lambda check: check.alone):
+        together = list(some)
+        with ThreadPoolExecutor(2 if gate in SIDE_BY_SIDE and not alone else 1) as lanes:
+            try:
+                yield from zip(together, lanes.map(partial(run_check, gate), together))
+            except BaseException:
+                STOPPED.set()
+                lanes.shutdown(cancel_futures=True)
+                raise
 
 
 def main() -> int:

@@ -8,14 +8,15 @@
 
 ``STOWAGE_TEST_DISKS="ext4=/mnt/nvme0,xfs=/mnt/nvme1"`` names the mounts that ``disk`` uses (the lab's hosts set it).
 Without it, images of 1 GiB are made below /var/tmp and mounted through loop devices.
-``STOWAGE_TEST_SHARE="0/2"`` leaves every second test to another host, but of those that run on a filesystem only the
-ones on ``STOWAGE_TEST_SHARED="ext4"``, which both hosts have.
+``STOWAGE_TEST_HOSTS="ext4,xfs/ext4,btrfs"`` says which filesystems each of the hosts has that share the tests, and
+``STOWAGE_TEST_HOST="0"`` which of them this one is: it runs each test that no other one runs.
 
 The packages ``stowage_core`` and ``stowaged`` can be imported here and in every Python started by a test.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -58,15 +59,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave some of the tests that several hosts have to the others: each file has tests on each."""
-    if not os.environ.get("STOWAGE_TEST_SHARE"):
+    """Leave the tests to other hosts that these are to run: each test goes to one that has its filesystem, in turn."""
+    if not os.environ.get("STOWAGE_TEST_HOSTS"):
         return
-    mine, hosts = map(int, os.environ["STOWAGE_TEST_SHARE"].split("/"))
-    shared = (None, *os.environ["STOWAGE_TEST_SHARED"].split(","))
-    common = [item for item in items if _filesystem_of(item) in shared]
-    left = {item for number, item in enumerate(common) if number % hosts != mine}
-    config.hook.pytest_deselected(items=list(left))
-    items[:] = [item for item in items if item not in left]
+    hosts = [entry.split(",") for entry in os.environ["STOWAGE_TEST_HOSTS"].split("/")]
+    this = int(os.environ["STOWAGE_TEST_HOST"])
+    goes_to: dict[pytest.Item, int] = {}
+    turns: dict[tuple[int, ...], Iterator[int]] = {}
+    # By name: in which order they are collected differs between releases of pytest.
+    for item in sorted(items, key=lambda item: item.nodeid):
+        able = tuple(number for number, has in enumerate(hosts) if _filesystem_of(item) in (None, *has))
+        goes_to[item] = next(turns.setdefault(able, itertools.cycle(able)))
+    config.hook.pytest_deselected(items=[item for item in items if goes_to[item] != this])
+    # Each host begins elsewhere, so that not all wait at once, nor all compute.
+    start = len(items) * this // len(hosts)
+    items[:] = [item for item in items[start:] + items[:start] if goes_to[item] == this]
 
 
 def _filesystem_of(item: pytest.Item) -> str | None:

@@ -8,11 +8,13 @@ import contextlib
 import importlib.util
 import json
 import os
+import py_compile
 import signal
 import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,13 +36,20 @@ QUICK = {
 
 
 def application(home: Path) -> Path:
-    """Build the application once for a test session."""
+    """Build the application once for a test session, and compile it: it is started thousands of times."""
     spec = importlib.util.spec_from_file_location("stowage_daemon_build", REPOSITORY / "daemon" / "build.py")
     assert spec is not None and spec.loader is not None
     builder = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(builder)
     path = home / "stowage"
     path.write_bytes(builder.build())
+    source, compiled = home / "source", home / "compiled"
+    with zipfile.ZipFile(path, "a") as archive:
+        for name in archive.namelist():
+            source.write_bytes(archive.read(name))
+            mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+            py_compile.compile(str(source), str(compiled), f"{path}/{name}", doraise=True, invalidation_mode=mode)
+            archive.write(compiled, f"{name}c")
     return path
 
 
