@@ -224,6 +224,7 @@ class Evicting:
             age=self._figures.copies_age(),
             below_start=least < limits.start_free,
             below_stop=least < limits.stop_free,
+            close=least < limits.stop_free + decision.CLOSE,
             over_limit=bool(location.max_bytes) and self._figures.allocated() + coming > location.max_bytes,
             deleted=any(copy.name in deleted for copy in self._figures.copies()),
             held=self._held(deleted),

@@ -33,6 +33,10 @@ copies that nobody asked to be removed, and where a data location is not there."
 FRESH_S = 60.0
 """How old the sizes of copies may be when all that they take decides: the limit of the data location."""
 PLAN_S = 30.0
+CLOSE = 0.05
+"""How far above the mark at which eviction ends a disk's free fraction is close: bursts soon fill such a disk."""
+CLOSE_S = 5.0
+"""How long nothing is looked at while it is close: a burst waits for that, and not for the daemon's whole cycle."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Seen:
     """Whether so little is free that eviction begins."""
     below_stop: bool = False
     """Whether less is free than what it goes on to."""
+    close: bool = False
+    """Whether so little more is free than what eviction goes on to that a burst of writes may soon take it."""
     over_limit: bool = False
     deleted: bool = False
     """Whether there are copies of deleted drives, or may be."""
@@ -150,7 +156,8 @@ def decide(seen: Seen, known: Known, now: float) -> Decision:
     caches = seen.mode == "on" and not seen.former
     wanted = {part for part, is_wanted in _wanted(seen, known).items() if is_wanted}
     due = {part for part in wanted if known.due.get(part, NEVER) <= now}
-    rest = Decision(WAIT, until=min((known.due[part] for part in wanted - due), default=float("inf")))
+    until = [known.due[part] for part in wanted - due] + ([now + CLOSE_S] if seen.close and caches else [])
+    rest = Decision(WAIT, until=min(until, default=float("inf")))
     if not known.recovered:
         return Decision(RECOVER, frozenset({RECOVER}), caches=caches) if RECOVER in due else rest
     if seen.age == float("inf") and ROOM in known.due:

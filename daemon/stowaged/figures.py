@@ -20,7 +20,7 @@ from . import credentials
 from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, ROOT, VOLUME, Declared, Target
 from .hung import Hung
-from .last_measured import KEPT, PARTIAL, last_shares
+from .last_measured import KEPT, KEPT_OF_COPY, PARTIAL, last_shares
 from .leases import Leases
 from .measuring import SILENCE_S, Measuring
 from .runs import RUNS
@@ -200,7 +200,7 @@ class Figures:
             use = {key: message[key] for key in ("last_used", "unused_s")}
             before.update(complete=False, reason=message["reason"], **use)
             return
-        self._copies[name] = {**dict.fromkeys((*KEPT, "last_used")), "filling": False, **message}
+        self._copies[name] = {**dict.fromkeys((*KEPT_OF_COPY, "last_used")), "filling": False, **message}
 
     # -- What others ask
 
@@ -248,7 +248,7 @@ class Figures:
         found = {}
         for name, one in self._copies.items():
             workspace, drive = split_copy_name(name)
-            figures = {key: one[key] for key in (*KEPT, "complete", "last_used", "unused_s")}
+            figures = {key: one[key] for key in (*KEPT_OF_COPY, "complete", "last_used", "unused_s")}
             found[name] = CopyRecord(workspace, drive, one["identity"], "", watched_copy=one["created"], **figures)
         return found
 

@@ -19,6 +19,7 @@ from .declared import Target
 
 KEPT = ("bytes", "allocated", "files", "inodes", "measured")
 """What stays of the last complete measurement when a later one is not complete."""
+KEPT_OF_COPY = (*KEPT, "linked")
 PARTIAL = ("shares", "runs", "credentials")
 """What is taken from one that is not complete: it tells itself what it lacks, or lacks nothing by that."""
 

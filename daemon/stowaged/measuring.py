@@ -36,7 +36,7 @@ from stowage_core.trees.walk import Directory
 from . import buckets, credentials, probe, shares
 from .children import Send
 from .declared import DATA_LOCATION, ROOT, Target
-from .last_measured import KEPT, PARTIAL, last_measured, record_path
+from .last_measured import KEPT_OF_COPY, PARTIAL, last_measured, record_path
 from .shares import RunsSharing, Sharing
 
 SILENCE_S = 120.0
@@ -322,10 +322,10 @@ class Measuring:
         workspace, drive = split_copy_name(copy.name)
         declared = self.drives.get(copy.name)
         filling = declared is not None and copies.waits_for_fill(location_fd, declared)
-        figures = _figures(usage, f"copy {copy.name}")
+        figures = {**_figures(usage, f"copy {copy.name}"), "linked": usage.linked}
         if not usage.complete and before is not None and before.bytes is not None:
             # What could not be read is not zero: the last complete figures stay.
-            figures.update({key: getattr(before, key) for key in KEPT})
+            figures.update({key: getattr(before, key) for key in KEPT_OF_COPY})
         record = CopyRecord(
             workspace, drive, copy.identity, declared.path if declared is not None else "", **_recorded(figures)
         )
@@ -382,7 +382,7 @@ def _figures(usage: Usage, where: str) -> dict[str, Any]:
 
 
 def _recorded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: figures[key] for key in (*KEPT, "complete")}
+    return {key: figures[key] for key in (*KEPT_OF_COPY, "complete")}
 
 
 def _keep(send: Send, write: Callable[[], object]) -> None:

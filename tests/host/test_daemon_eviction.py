@@ -7,8 +7,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,24 +73,40 @@ def test_killed_at_any_moment_of_an_eviction(
     assert told == [f"drive/ml/cache-{number}" for number in range(4)]
 
 
+def keep_full(disk: Path, below: float, over: threading.Event) -> None:
+    """Write as much as becomes free above what there is, as soon as it does, until it is *over*."""
+    with open(disk / "neighbor", "wb") as stream:
+        while not over.wait(0.001):
+            if free(disk) > below + 0.01:
+                os.posix_fallocate(stream.fileno(), stream.seek(0, os.SEEK_END), 8 * MIB)
+
+
 @pytest.fixture
-def stopped(small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path) -> tuple[Lab, Daemon]:
-    """A daemon that has stopped because the first copies freed nothing: other links hold their files."""
+def stopped(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> Iterator[tuple[Lab, Daemon]]:
+    """A daemon that has stopped because the first copies did not help: a neighbor was as fast."""
     disk = small_disk("ext4", 256 * MIB).path
     lab = Lab(disk, tmp_path)
-    for number, name in enumerate(fill(lab, disk, 0.09)):
-        os.link(lab.at(name) / "data" / "file", disk / f"link{number}")
-    daemon = start(lab, evict="on")
-    daemon.start()
-    wait_for(lambda: str(daemon.state("evictions").get("why", "")).startswith("stopped: "), 30)
-    return lab, daemon
+    fill(lab, disk, 0.09)
+    over = threading.Event()
+    neighbor = threading.Thread(target=keep_full, args=(disk, free(disk), over))
+    neighbor.start()
+    try:
+        daemon = start(lab, evict="on")
+        daemon.start()
+        wait_for(lambda: str(daemon.state("evictions").get("why", "")).startswith("stopped: "), 30)
+        yield lab, daemon
+    finally:
+        over.set()
+        neighbor.join()
 
 
 def test_a_stop_lasts_over_a_restart_until_the_operator_lifts_it(stopped: tuple[Lab, Daemon]) -> None:
     lab, daemon = stopped
     left = lab.names()
     (told,) = [event["message"] for event in events.read(daemon.places) if event["reason"] == "EvictionBlocked"]
-    assert "stopped: the copies removed took " in told and "'stowage evict --go-on' is run" in told
+    assert "stopped: the copies removed were to give back " in told and "'stowage evict --go-on' is run" in told
     daemon.stop()
     answer = daemon.command("evict", "--dry-run")
     assert answer.returncode == 3 and "stopped: " in answer.stdout
@@ -242,6 +259,25 @@ def test_a_copy_that_was_put_aside_stays_while_a_new_one_has_its_name(
     lab.declare("ml.b")  # something is declared anew: it is tried at once
     wait_for(lambda: lab.trash() == [] and (lab.at("ml.a") / "data" / "file").exists(), 30)
     wait_for(lambda: daemon.state("evictions")["aside"] == [], 30)
+
+
+# -- What a copy gives back
+
+
+def test_the_plan_of_the_daemon_leaves_out_what_would_go_in_vain(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    """What it has measured tells which copies have files with several names; the records of copies do not yet."""
+    disk = small_disk("ext4", 256 * MIB).path
+    lab = Lab(disk, tmp_path)
+    names = fill(lab, disk, 0.10)
+    os.link(lab.at(names[0]) / "data" / "file", disk / "elsewhere")
+    daemon = start(lab, evict="plan")
+    daemon.start()
+    plan = wait_for(lambda: daemon.state("evictions").get("plan"), 30)
+    assert [one["copy"] for one in plan] == names[1 : 1 + len(plan)]
+    shown = daemon.command("evict", "--dry-run")
+    assert shown.returncode == 0 and "would free next to nothing" in " ".join(shown.stdout.split())
 
 
 # -- A full disk does not wait

@@ -61,6 +61,14 @@ def test_a_record_from_before_inodes_were_counted(places: Places) -> None:
     assert copies.load_record(places, "ml.a") == BEFORE
 
 
+@pytest.mark.parametrize(("before", "after", "written"), [(0, 1, True), (9, 0, True), (5, 9, False), (None, 0, False)])
+def test_whether_files_have_several_names_is_material(
+    places: Places, before: int | None, after: int, written: bool
+) -> None:
+    copies.write_record(places, "ml.a", replace(BEFORE, linked=before))
+    assert copies.record_measured(places, "ml.a", replace(BEFORE, linked=after), 1000 * GIB) is written
+
+
 def test_a_copy_appears_and_goes(places: Places) -> None:
     assert copies.load_record(places, "ml.a") is None
     assert copies.record_measured(places, "ml.a", BEFORE, GIB)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stowaged.eviction_decision import (
     BLOCKED,
+    CLOSE_S,
     DELETED,
     EXPIRED,
     FAILED,
@@ -200,7 +201,8 @@ def test_an_error_is_gone_with_the_reason_for_the_work(seen: dict[str, Any], err
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [("", ""), ("nothing can go: 5 B more", SHORT), ("stopped: the copies removed took 5 B", HALTED)]
+    ("text", "kind"),
+    [("", ""), ("nothing can go: 5 B more", SHORT), ("stopped: the copies removed were to give back 5 B", HALTED)],
 )
 def test_a_mark_that_cannot_be_reached(text: str, kind: str) -> None:
     for decision in (REMOVING, PLANNING):
@@ -365,3 +367,11 @@ def test_nothing_is_started_every_cycle_in_vain_and_nothing_is_hidden(seen: Seen
             assert PLAN in parts
         if seen.below_start and seen.mode == "on":
             assert ROOM in parts
+
+
+def test_a_disk_that_a_burst_may_fill_is_looked_at_more_often() -> None:
+    known = Known(recovered=True, due={RECOVER: 1000.0})
+    close = Seen(mode="on", age=10.0, close=True)
+    assert decide(close, known, 100.0) == Decision(WAIT, until=100.0 + CLOSE_S)
+    assert decide(replace(close, mode="plan"), known, 100.0).until == 1000.0, "nothing goes then"
+    assert decide(close, known, 998.0).until == 1000.0

@@ -62,6 +62,12 @@ def test_an_eviction_under_way_goes_on_to_its_mark() -> None:
     assert victims(made(disk(0.15), FIVE, under_way=[FULL])) == []
 
 
+def test_what_copies_give_back_counts_where_it_is_known() -> None:
+    result = made(disk(0.05), FIVE, given={"c": (1, 10), "b": (0, 0)})
+    assert victims(result) == ["c", "e", "d"] and result.kept["b"] == "would free nothing"
+    assert [victim.allocated for victim in result.victims] == [50, 50, 50], "what they take is told all the same"
+
+
 def test_what_only_root_may_use_is_not_free() -> None:
     space = Space(size=1000, free=140, avail=90, files=0, files_free=0)
     result = made(space, FIVE)

@@ -42,6 +42,7 @@ def expected(path: Path) -> Usage:
         bytes=sum(status.st_size for status in files_only),
         directory_bytes=sum(status.st_size for status in directories),
         allocated=sum(status.st_blocks for status in seen.values()) * 512,
+        linked=sum(status.st_blocks for status in files_only if status.st_nlink > 1) * 512,
         files=len(files_only),
         directories=len(directories),
     )

@@ -67,6 +67,8 @@ class CopyRecord:
     watched_boot: str = ""
     watched_at: float | None = None
     """When it was looked at last, by the clock of that boot."""
+    linked: int | None = None
+    """The part of *allocated* in files with several names, of which some may be outside of the copy."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CopyRecord:
@@ -323,7 +325,8 @@ def record_measured(places: Places, name: str, measured: CopyRecord, filesystem_
 
 
 def _is_material(before: CopyRecord, after: CopyRecord, filesystem_bytes: int) -> bool:
-    if (before.path, before.complete) != (after.path, after.complete):
+    has_links = [bool(one.linked) for one in (before, after)]  # the plan looks at these more closely
+    if (before.path, before.complete, has_links[0]) != (after.path, after.complete, has_links[1]):
         return True
     limit = min(MATERIAL_BYTES, filesystem_bytes * MATERIAL_FRACTION)
     pairs = ((before.bytes, after.bytes), (before.allocated, after.allocated))

@@ -17,8 +17,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from .. import events
 from ..copies import fills, trash
@@ -39,7 +40,9 @@ from ..use import look as use
 from ..use.child import answer_of, nothing
 from ..use.look import InUse
 from . import stop as eviction_stop
-from .plan import ASKED_FOR, DELETED, UNFILLED, Plan, Settings, Victim, assess, plan
+from .content import content_of
+from .given_back import IN_VAIN, Given, GivenBack, total
+from .plan import ASKED_FOR, DELETED, LIMIT, UNFILLED, Plan, Settings, Victim, assess, plan
 from .round import Locked, Report, Result, Step, Work
 
 BATCH = 64
@@ -70,8 +73,35 @@ def current_plan(
     :param figures: what is known of copies beyond their records, by name
     :raises StowageError: when the data location is not there, or what protects a copy cannot be read
     """
+    figures = figures or {}
+    kept: dict[str, str] = {}
+    given: dict[str, tuple[int, int]] = {}
+    counted: GivenBack | None = None
     with opened_parts(location) as parts:
-        return _plan(places, location, settings, parts, figures or {}, {}, ())
+        while True:
+            made = _plan(places, location, settings, parts, figures, kept, (), given)
+            victims = [one for one in made.victims if one.reason not in ASKED_FOR and one.name not in given]
+            linked = [one for one in victims if _is_linked(places, one, figures)]
+            if not linked:
+                return made
+            if counted is None:
+                counted = GivenBack(Given(made.wanted_bytes, made.wanted_inodes))
+            for one in linked:
+                given[one.name] = (one.allocated, one.inodes)
+                with suppress(OSError), copies.opened(parts.drives, os.fsencode(one.name)) as fd:
+                    for name in counted.add(content_of(one.name, fd, nothing, sharing=False)):
+                        # One that goes for what another one gives back with it must not seem to be worth nothing.
+                        given[name] = (max(1, counted.given[name].bytes), max(1, counted.given[name].inodes))
+            kept = dict.fromkeys(counted.held_back, IN_VAIN)
+
+
+def _is_linked(places: Places, victim: Victim, figures: Mapping[str, CopyRecord]) -> bool:
+    """Return whether a copy had files with several names when it was measured."""
+    record = figures.get(victim.name)
+    if record is None:
+        with suppress(StowageError):
+            record = copies.load_record(places, victim.name)
+    return record is not None and record.identity == victim.identity and bool(record.linked)
 
 
 def _plan(
@@ -82,6 +112,7 @@ def _plan(
     figures: Mapping[str, CopyRecord],
     kept: Mapping[str, str],
     under_way: Collection[str],
+    given: Mapping[str, tuple[int, int]] | None = None,
 ) -> Plan:
     present = copies.present(parts.root, location)
     drives = drive_records.load_all(places)
@@ -99,7 +130,7 @@ def _plan(
     states = assess(present, known, drives, pinned, filling, unknown)
     space = Space.of(parts.root)
     reserved = sum(record.reserved_bytes for record in coming.values())
-    made = plan(space, states, location.max_bytes, settings, time.time(), booted(), under_way, reserved)
+    made = plan(space, states, location.max_bytes, settings, time.time(), booted(), under_way, reserved, given)
     stop = eviction_stop.in_force(places, location, space) if made.triggers else eviction_stop.Stop()
     if stop.why:
         asked_for = tuple(victim for victim in made.victims if victim.reason in ASKED_FOR)
@@ -199,14 +230,17 @@ def _round(work: Work, parts: Parts, now: Plan) -> tuple[bool, str]:
     """
     # How much those free that go anyway may not be known: nothing is evicted to make room before they are gone.
     asked_for = [victim for victim in now.victims if victim.reason in ASKED_FOR]
-    chosen = (asked_for or list(now.victims))[: 1 if now.tries else BATCH]
+    together = {one.name: one for one in work.together if one.name not in now.kept}
+    work.together = []
+    chosen = asked_for or [*together.values(), *(one for one in now.victims if one.name not in together)]
+    chosen = chosen[: max(1, len(together)) if now.tries else BATCH]
     _sync(work, parts)  # what is not written yet has no blocks to become free
     with ExitStack() as stack:
         held = work.unused(parts, work.lock(parts, chosen, stack))
         # The last measurement may be old. What goes is measured now, and no more goes than that.
-        enough = (float("inf"), float("inf")) if asked_for else (now.wanted_bytes, now.wanted_inodes)
-        held = work.measured(held, *enough)
-        condemned = work.prove_and_condemn(parts, work.aside(parts, held))
+        wanted = None if asked_for else Given(now.wanted_bytes, now.wanted_inodes)
+        held = work.aside(parts, work.measured(held, wanted))
+        condemned = work.prove_and_condemn(parts, held, partial(_is_enough, parts, now))
     # Only now: what neighbors write while copies are judged has nothing to do with what becomes free.
     before = Space.of(parts.root)
     for one in condemned:
@@ -219,14 +253,23 @@ def _round(work: Work, parts: Parts, now: Plan) -> tuple[bool, str]:
     return not asked_for, _not_freed(work, parts, before, condemned, now)
 
 
+def _is_enough(parts: Parts, now: Plan, coming: Given) -> bool:
+    """Return whether the disk has come to its mark without any more: others may have made room since the plan."""
+    if LIMIT in now.triggers or any(victim.reason in ASKED_FOR for victim in now.victims):
+        return False
+    space = Space.of(parts.root)
+    has_bytes = space.avail - now.avail + coming.bytes >= now.wanted_bytes
+    has_inodes = space.files_free - now.files_free + coming.inodes >= now.wanted_inodes
+    return (has_bytes or not now.wanted_bytes) and (has_inodes or not now.wanted_inodes)
+
+
 def _sync(work: Work, parts: Parts) -> None:
     answer_of(lambda: syncfs(parts.root), SYNC_DEADLINE_S, work.alive)
 
 
 def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Locked], now: Plan) -> str:
     """Say when removing does not help: something else holds the space, and more would be lost for nothing."""
-    planned = sum(one.victim.allocated for one in removed)
-    planned_inodes = sum(one.victim.inodes for one in removed)
+    planned, planned_inodes = total(one.content for one in removed if one.content is not None)
     _sync(work, parts)
     after = _settled(parts.root, before.free + planned)
     freed, freed_inodes = after.free - before.free, after.files_free - before.files_free
@@ -234,12 +277,12 @@ def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Locked
     work.say("freed", "", bytes=freed, planned=planned, inodes=freed_inodes, planned_inodes=planned_inodes)
     if now.wanted_bytes and freed < planned / 2 - _NOTICEABLE:
         return (
-            f"the copies removed took {decimal(planned)} by their measurement and only "
+            f"the copies removed were to give back {decimal(planned)} and only "
             f"{decimal(max(0, freed))} became free; something else fills the disk, or holds their blocks"
         )
     if now.wanted_inodes and not now.wanted_bytes and freed_inodes < planned_inodes // 2:
         return (
-            f"the copies removed had {planned_inodes} inodes by their measurement and only "
+            f"the copies removed were to give back {planned_inodes} inodes and only "
             f"{max(0, freed_inodes)} became free; something else makes files"
         )
     return ""

@@ -112,6 +112,9 @@ class Plan:
     """Why the mark cannot be reached with these victims; empty when it can."""
     waiting: Mapping[str, str] = field(default_factory=dict)
     """The part of *kept* that are copies of deleted drives."""
+    avail: int = 0
+    """How many bytes, and with *files_free* how many inodes, were free when it was made."""
+    files_free: int = 0
     tries: int = 0
     """How many tries in a row have not helped: while there are any, one copy is removed at a time."""
 
@@ -199,6 +202,7 @@ def plan(
     booted: float,
     under_way: Collection[str] = (),
     coming: int = 0,
+    given: Mapping[str, tuple[int, int]] | None = None,
 ) -> Plan:
     """Return what is to go.
 
@@ -206,8 +210,10 @@ def plan(
     :param booted: when the host was started
     :param under_way: the triggers of an eviction that has begun and goes on until its mark is met
     :param coming: bytes that the fills under way are still going to write: they count as if they were there
+    :param given: bytes and inodes that copies give back, by name, where that is known to be other than what they take
     """
     states = list(states)
+    given = given or {}
     full_bytes, full_inodes = _wanted_for_space(space, settings, FULL in under_way, coming)
     over = sum(state.allocated or 0 for state in states) + coming - max_bytes if max_bytes and settings.caches else 0
     bytes_left, inodes_left, limit_left = full_bytes, full_inodes, over
@@ -252,19 +258,22 @@ def plan(
         if not asked_for and bytes_left <= 0 and inodes_left <= 0 and limit_left <= 0:
             break
         heapq.heappop(candidates)
-        size, number = state.allocated or 0, state.inodes or 0
+        takes = (state.allocated or 0, state.inodes or 0)
+        size, number = given.get(name, takes)
         for_space = (bytes_left > 0 and size > 0) or (inodes_left > 0 and number > 0)
         if not asked_for and not for_space and not (limit_left > 0 and size > 0):
             kept[name] = "not measured yet" if state.inodes is None else "would free nothing"
             continue
         reason = _REASON_OF[rank] if asked_for else FULL if for_space else LIMIT
         unused = state.unused_s if reason == EXPIRED else 0.0
-        victims.append(Victim(name, state.identity, reason, size, number, state.forced, unused))
+        victims.append(Victim(name, state.identity, reason, *takes, state.forced, unused))
         bytes_left, inodes_left, limit_left = bytes_left - size, inodes_left - number, limit_left - size
 
     short_bytes, short_inodes = max(0, bytes_left, limit_left), max(0, inodes_left)
     blocked = _blocked(short_bytes, short_inodes, bool(victims), kept) if short_bytes or short_inodes else ""
-    return Plan(frozenset(triggers), max(full_bytes, over, 0), full_inodes, tuple(victims), kept, blocked, waiting)
+    wanted = (max(full_bytes, over, 0), full_inodes)
+    free = (space.avail, space.files_free)
+    return Plan(frozenset(triggers), *wanted, tuple(victims), kept, blocked, waiting, *free)
 
 
 def free_fraction(space: Space, coming: int) -> float:

@@ -32,13 +32,13 @@ from ..places import Places
 from ..runs import pins
 from ..syscalls import rename_noreplace
 from ..trees import emptying
-from ..trees.inode_set import InodeSet
-from ..trees.tally import Tally
-from ..trees.walk import Walk
+from ..trees.shared_blocks import SHARING
 from ..use import look as use
 from ..use.child import nothing
 from ..use.look import InUse
 from . import write_leases
+from .content import content_of
+from .given_back import IN_VAIN, Content, Given, GivenBack
 from .plan import DELETED, EXPIRED, FULL, LIMIT, REASONS, UNFILLED, Victim, kept_by_declaration
 
 _ALIVE_S = 1.0
@@ -95,20 +95,12 @@ class Locked:
     stack: ExitStack
     entry: bytes = b""
     """Its name aside."""
+    content: Content | None = None
+    """What it holds, once that was looked at."""
 
     @property
     def name(self) -> bytes:
         return os.fsencode(self.victim.name)
-
-
-def _size(copy_fd: int, alive: Callable[[], None]) -> tuple[int, int]:
-    """Return the bytes and inodes that a copy takes, as far as they can be seen."""
-    seen = InodeSet()
-    tally = Tally(lambda status: seen.add(status.st_dev, status.st_ino))
-    # Opened anew: btrfs does not list what has come since a directory was opened.
-    with copies.opened(copy_fd, b".") as fd:
-        tally.count(Walk(fd, nothing), alive)
-    return tally.blocks * 512, tally.files + tally.directories
 
 
 class Beat:
@@ -143,6 +135,9 @@ class Work:
         self._step = step
         self._in_use = in_use
         self.result = Result()
+        self._held_back: dict[str, tuple[Victim, Content]] = {}
+        self.together: list[Victim] = []
+        """Copies of which none gives anything back without the others: the next round takes them all."""
 
     def say(self, step: str, copy: str, **more: Any) -> None:
         if step not in STEPS:
@@ -212,19 +207,41 @@ class Work:
                 unused.append(one)
         return unused
 
-    def measured(self, held: Sequence[Locked], wanted_bytes: float, wanted_inodes: float) -> list[Locked]:
-        """Return as many, with the sizes that they have now, as it takes to free so much; the others are let go."""
-        chosen = []
+    def measured(self, held: Sequence[Locked], wanted: Given | None) -> list[Locked]:
+        """Return as many, with the sizes that they have now, as it takes to free so much; the others are let go.
+
+        :param wanted: what must become free; None when all go anyway
+        """
+        sharing = self._location.filesystem.fstype in SHARING
+        earlier = self._held_back.values() if wanted is not None else ()
+        counted = GivenBack(wanted, [content for _victim, content in earlier])
+        locked = {one.victim.name: one for one in held}
         alive = Beat(self.alive)
-        for one in held:
-            if wanted_bytes <= 0 and wanted_inodes <= 0:
-                one.stack.close()
-                continue
-            allocated, inodes = _size(one.fd, alive)
-            one.victim = one.victim._replace(allocated=allocated, inodes=inodes)
-            wanted_bytes, wanted_inodes = wanted_bytes - allocated, wanted_inodes - inodes
-            chosen.append(one)
-        return chosen
+        chosen = []
+        for name, one in locked.items():
+            if counted.is_enough:
+                break
+            content = content_of(name, one.fd, alive, sharing)
+            one.victim = one.victim._replace(allocated=content.allocated, inodes=content.inodes)
+            one.content = content
+            chosen += counted.add(content)
+        for name in locked.keys() - chosen:
+            locked[name].stack.close()
+        self._hold_back(locked, counted)
+        return [locked[name] for name in chosen]
+
+    def _hold_back(self, locked: Mapping[str, Locked], counted: GivenBack) -> None:
+        """Let copies stay that would go in vain, and have those looked at again that are of use together."""
+        again = {name for names in counted.again.values() for name in names}
+        self.together = [self._held_back[name][0] for name in self._held_back if name in again]
+        self.together += [locked[name].victim for name in counted.again]
+        for name in again:
+            del self._held_back[name]
+            self.result.kept.pop(name, None)
+        for name, content in counted.held_back.items():
+            if name in locked and name not in counted.again:
+                self._held_back[name] = (locked[name].victim, content)
+                self._keep(name, IN_VAIN)
 
     def _note_used(self, victim: Victim) -> None:
         """Count what was found in use, or may be, as used now: it may have no lease that says so."""
@@ -260,16 +277,24 @@ class Work:
             self.say("aside", one.victim.name)
         return moved
 
-    def prove_and_condemn(self, parts: Parts, held: Sequence[Locked]) -> list[Locked]:
+    def prove_and_condemn(
+        self, parts: Parts, held: Sequence[Locked], is_enough: Callable[[Given], bool] = lambda _coming: False
+    ) -> list[Locked]:
         """Condemn those of the copies aside that are proven unused; the others go back. All are let go.
 
         One look at the host is for all of them. What may change by itself is asked of each copy right before it is
-        condemned: the write leases of its files, and what is declared of its drive.
+        condemned: the write leases of its files, what is declared of its drive, and whether it has to go still.
+
+        :param is_enough: whether no more has to go, given what those that were condemned are going to give back
         """
         evidence = self._evidence(parts, held)
-        condemned = []
+        condemned: list[Locked] = []
+        coming = GivenBack(None)
         for one in held:
             with one.stack:
+                if is_enough(coming.total) and trash.put_back(parts, one.entry, one.victim.name):
+                    self.say("put back", one.victim.name)
+                    continue
                 why = self._doubt(one, evidence[one.victim.name])
                 if not why:
                     try:
@@ -280,6 +305,8 @@ class Work:
                     self._stay(parts, one, why)
                     continue
                 condemned.append(one)
+                if one.content is not None:
+                    coming.add(one.content)
                 self.say("condemned", one.victim.name)
                 victim = one.victim
                 self.record(parts, one.entry, victim.name, victim.reason, victim.why, allocated=victim.allocated)

@@ -24,6 +24,7 @@ class Usage:
     bytes            the sizes of files and symbolic links, as `du --apparent-size` of coreutils 9.2 and newer counts
     directory_bytes  the directories' own sizes, which coreutils up to 9.1 adds
     allocated        what everything takes on the disk, as `du` without options counts
+    linked           the part of that in files with several names, of which others may be elsewhere
     files            everything that is no directory
     complete         whether nothing was missed; `problems` says what was, and which mounts below were left out
     """
@@ -31,6 +32,7 @@ class Usage:
     bytes: int = 0
     directory_bytes: int = 0
     allocated: int = 0
+    linked: int = 0
     files: int = 0
     directories: int = 0
     complete: bool = True
@@ -43,6 +45,7 @@ class Usage:
             bytes=tally.bytes,
             directory_bytes=tally.directory_bytes,
             allocated=tally.blocks * 512,
+            linked=tally.linked_blocks * 512,
             files=tally.files,
             directories=tally.directories,
             complete=problems.complete,

@@ -129,6 +129,7 @@ class _Count:
                 links = one.links
                 links.bytes += status.st_size
                 links.blocks += status.st_blocks
+                links.linked_blocks += status.st_blocks
                 links.files += 1
         return False
 

@@ -27,6 +27,7 @@ class Tally:
         self.bytes = 0
         self.directory_bytes = 0
         self.blocks = 0
+        self.linked_blocks = 0
         self.files = 0
         self.directories = 0
 
@@ -55,8 +56,10 @@ class Tally:
             if status.st_dev != dev and _is_mount_point(directory, entry.name):
                 walk.skipped(entry.name)
                 continue
-            if status.st_nlink > 1 and not is_new(status):
-                continue
+            if status.st_nlink > 1:
+                if not is_new(status):
+                    continue
+                self.linked_blocks += status.st_blocks
             size += status.st_size
             blocks += status.st_blocks
             files += 1
@@ -67,17 +70,20 @@ class Tally:
         self.directories += 1
         step()
 
-    def add(self, bytes: int, directory_bytes: int, blocks: int, files: int, directories: int) -> None:
+    def add(
+        self, bytes: int, directory_bytes: int, blocks: int, files: int, directories: int, linked_blocks: int = 0
+    ) -> None:
         """Add what another tally came to."""
         self.bytes += bytes
         self.directory_bytes += directory_bytes
         self.blocks += blocks
         self.files += files
         self.directories += directories
+        self.linked_blocks += linked_blocks
 
-    def sums(self) -> tuple[int, int, int, int, int]:
+    def sums(self) -> tuple[int, int, int, int, int, int]:
         """Return what `add` takes."""
-        return self.bytes, self.directory_bytes, self.blocks, self.files, self.directories
+        return self.bytes, self.directory_bytes, self.blocks, self.files, self.directories, self.linked_blocks
 
 
 def _is_mount_point(directory: Directory, name: str) -> bool:

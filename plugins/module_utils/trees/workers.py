@@ -96,7 +96,7 @@ def _coordinate(root_fd: int, team: list[socket.socket], hungry: mmap.mmap, prob
                     if kind == _LINKS:
                         for dev, ino, size, blocks in _LINK.iter_unpack(content):
                             if seen.add(dev, ino):
-                                tally.add(size, 0, blocks, 1, 0)
+                                tally.add(size, 0, blocks, 1, 0, blocks)
                     elif kind == _DIRECTORY:
                         offers.append((fd, content))
                     elif kind == _PROBLEM:

@@ -1,0 +1,196 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Evictions of copies whose files have names, or share blocks, elsewhere, on real filesystems."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copies_lab import NOW, Lab
+
+from stowage_core.copies import present as copies
+from stowage_core.eviction import evict as eviction
+from stowage_core.eviction.given_back import IN_VAIN
+from stowage_core.eviction.plan import Settings
+from stowage_core.sizes import Space
+
+MIB = 1 << 20
+SIZE = 32 * MIB
+FILESYSTEMS = ["ext4", "xfs", "btrfs"]
+REFLINKS = ["xfs", "btrfs"]
+
+
+def space(lab: Lab) -> Space:
+    return Space.of(str(lab.path))
+
+
+def short(lab: Lab, missing: int) -> Settings:
+    """Return settings by which so many bytes more must become free."""
+    subprocess.run(["sync", "--file-system", str(lab.path)], check=True)
+    now = space(lab)
+    mark = (now.avail + missing) / now.usable
+    return replace(NOW, start_free=mark, stop_free=mark)
+
+
+def missing(lab: Lab, settings: Settings) -> int:
+    """Return how much less is free than the mark; negative above it."""
+    now = space(lab)
+    return int(settings.stop_free * now.usable) - now.avail
+
+
+def gone(result: eviction.Result) -> list[str]:
+    return [str(one["copy"]) for one in result.removed]
+
+
+def of(lab: Lab, *names: str, **more: Any) -> list[Path]:
+    """Make copies, the first of which goes first, and return their files."""
+    return [lab.copy(name, SIZE, float(number), **more) / "data" / "file" for number, name in enumerate(names)]
+
+
+def links(lab: Lab, *names: str) -> None:
+    """Have copies share one file, and note that they do as a measurement would."""
+    first, *others = (lab.at(name) / "data" / "file" for name in names)
+    for other in others:
+        other.unlink()
+        os.link(first, other)
+    for name in names:
+        record = copies.load_record(lab.places, name)
+        assert record is not None
+        copies.write_record(lab.places, name, replace(record, linked=SIZE))
+
+
+def reflinks(first: Path, *others: Path) -> None:
+    for other in others:
+        other.unlink()
+        subprocess.run(["cp", "--reflink=always", str(first), str(other)], check=True)
+
+
+@pytest.fixture
+def host(request: pytest.FixtureRequest, small_disk: Callable[..., Any], tmp_path: Path) -> Lab:
+    return Lab(small_disk(request.param, 512 * MIB).path, tmp_path)
+
+
+on_each = pytest.mark.parametrize("host", FILESYSTEMS, indirect=True)
+on_sharing = pytest.mark.parametrize("host", REFLINKS, indirect=True)
+
+
+def assert_at_the_mark(lab: Lab, settings: Settings, last: int = SIZE) -> None:
+    assert missing(lab, settings) <= 0, "the mark is reached"
+    assert missing(lab, settings) + last > -MIB, "and one copy less would not have done"
+
+
+@on_each
+def test_a_copy_whose_file_is_in_one_that_stays_is_not_lost_in_vain(host: Lab) -> None:
+    of(host, "ml.first", "ml.other", "ml.third")
+    of(host, "ml.kept", evictable=False)
+    links(host, "ml.first", "ml.kept")
+    settings = short(host, SIZE // 2)
+    planned = eviction.current_plan(host.places, host.location, settings)
+    assert [one.name for one in planned.victims] == ["ml.other"] and planned.kept["ml.first"] == IN_VAIN
+    result = host.evict(0, settings)
+    assert gone(result) == ["ml.other"] and result.blocked == ""
+    assert result.kept == {"ml.first": IN_VAIN}
+    assert_at_the_mark(host, settings)
+
+
+@on_each
+def test_what_has_a_name_outside_of_all_copies_is_not_lost_in_vain(host: Lab) -> None:
+    (file,) = of(host, "ml.only")
+    os.link(file, host.path.parent / "elsewhere")
+    result = host.evict(0, short(host, SIZE // 2))
+    assert gone(result) == [] and result.kept == {"ml.only": IN_VAIN}
+    assert "1: " + IN_VAIN in result.blocked and "stopped" not in result.blocked
+
+
+@on_each
+@pytest.mark.parametrize("wanted", [SIZE // 2, SIZE + SIZE // 2])
+def test_copies_with_one_file_go_together(host: Lab, wanted: int) -> None:
+    """By what is recorded the first would do; in vain it is looked at alone, and together with the other it is not."""
+    of(host, "ml.first", "ml.second", "ml.third", "ml.fourth")
+    links(host, "ml.first", "ml.second")
+    settings = short(host, wanted)
+    planned = eviction.current_plan(host.places, host.location, settings)
+    result = host.evict(0, settings)
+    expected = ["ml.first", "ml.second", "ml.third"][: 2 + (wanted > SIZE)]
+    assert gone(result) == expected and result.blocked == "" and result.kept == {}
+    assert [one.name for one in planned.victims] == expected
+    assert_at_the_mark(host, settings)
+
+
+@on_each
+def test_what_was_asked_for_goes_whatever_it_gives_back(host: Lab) -> None:
+    (file,) = of(host, "ml.dead")
+    os.link(file, host.path.parent / "elsewhere")
+    host.declare("ml.dead", state="absent")
+    assert gone(host.evict(0)) == ["ml.dead"]
+
+
+@on_sharing
+def test_blocks_shared_with_what_stays_are_not_lost_in_vain(host: Lab) -> None:
+    first, _other, _third = of(host, "ml.first", "ml.other", "ml.third")
+    (kept,) = of(host, "ml.kept", evictable=False)
+    reflinks(kept, first)
+    settings = short(host, SIZE // 2)
+    result = host.evict(0, settings)
+    assert gone(result) == ["ml.other"] and result.blocked == "" and result.kept == {"ml.first": IN_VAIN}
+    assert_at_the_mark(host, settings)
+
+
+@on_sharing
+def test_copies_that_share_blocks_with_each_other_go_together(host: Lab) -> None:
+    first, second, *_others = of(host, "ml.first", "ml.second", "ml.third", "ml.fourth")
+    reflinks(first, second)
+    settings = short(host, SIZE // 2)
+    result = host.evict(0, settings)
+    assert gone(result) == ["ml.first", "ml.second"] and result.blocked == "" and result.kept == {}
+    assert_at_the_mark(host, settings)
+
+
+@on_sharing
+def test_blocks_that_a_copy_shares_with_itself_come_back(host: Lab) -> None:
+    (file,) = of(host, "ml.twice")
+    second = file.with_name("second")
+    second.touch()
+    reflinks(file, second)
+    settings = short(host, SIZE // 2)
+    result = host.evict(0, settings)
+    assert gone(result) == ["ml.twice"] and result.blocked == ""
+    assert_at_the_mark(host, settings)
+
+
+@pytest.mark.parametrize("host", ["btrfs"], indirect=True)
+def test_what_a_snapshot_holds_is_not_lost_in_vain(host: Lab, small_disk: Callable[..., Any], tmp_path: Path) -> None:
+    of(host, "ml.first", "ml.second")
+    root = str(host.path.parent)
+    subprocess.run(["btrfs", "-q", "subvolume", "snapshot", "-r", root, f"{root}/snapshot"], check=True)
+    result = host.evict(0, short(host, SIZE // 2))
+    assert gone(result) == [] and result.blocked.endswith(f"2: {IN_VAIN}")
+
+
+@on_each
+def test_no_copy_goes_when_others_have_made_room_meanwhile(host: Lab) -> None:
+    of(host, "ml.first", "ml.second")
+    ballast = host.path.parent / "ballast"
+    shutil.copyfile(host.at("ml.first") / "data" / "file", ballast)
+    settings = short(host, SIZE // 2)
+
+    def make_room(step: str, _copy: str) -> None:
+        if step == "aside" and ballast.exists():
+            ballast.unlink()
+            subprocess.run(["sync", "--file-system", str(host.path)], check=True)
+            root = os.open(host.path, os.O_RDONLY)
+            try:
+                eviction._settled(root, 2**62)
+            finally:
+                os.close(root)
+
+    result = host.evict(0, settings, step=make_room)
+    assert gone(result) == [] and result.blocked == "" and result.kept == {}
+    assert host.names() == ["ml.first", "ml.second"] and host.trash() == []
