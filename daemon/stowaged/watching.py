@@ -3,8 +3,7 @@
 """The child that watches one filesystem, and carries out the rounds of measuring that the daemon orders there.
 
 It stays, takes what the kernel tells of changes, and looks in a round only at what has changed since the last one. All
-that it knows is in its memory. Between rounds it holds nothing on that filesystem, which can be unmounted: a mark keeps
-no mount busy, and goes with the filesystem.
+that it knows is in its memory. Between rounds it holds nothing on that filesystem, so that this can be unmounted.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from stowage_core.trees.measure import Usage
 from stowage_core.trees.pace import Pace
 from stowage_core.trees.parts import Begins, Names, Part
 from stowage_core.trees.walk import Directory
-from stowage_core.trees.watching import Watch, WatchError
+from stowage_core.trees.watching.engine import Watch
+from stowage_core.trees.watching.errors import WatchError
 
 from .children import Send, next_order
 from .measuring import Measuring, Scanning, rest
 
 _BATCH_S = 0.1
 """How long events are collected before they are taken: those of one directory become one."""
-_MARK = b"fanotify sdev:"
 
-Tree = tuple[int, int]
-"""Device and inode of its root."""
+Tree = bytes
+"""The handle of its root."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,6 @@ class Watched:
 
     def begin(self, interval_s: float) -> None:
         """Begin a round, in which trees are looked at in full that were not since *interval_s*."""
-        if self._watch is not None and not _is_marked(self._watch.fileno()):
-            self.close()  # it was unmounted: another filesystem may have its number now
         self._table, self._here = mounts.read(), {}
         self._interval_s = interval_s
         self._counted = {}
@@ -115,6 +112,8 @@ class Watched:
     def end(self, kind: str) -> None:
         """End a round of a kind: what it has not counted is measured no more."""
         self._trees[kind] = self._counted
+        if self._watch is not None:
+            self._watch.keep_only({tree for trees in self._trees.values() for tree in trees})
 
     def measure(self, fd: int) -> Usage:
         watch = self._of(fd)
@@ -144,7 +143,7 @@ class Watched:
         return watch.listed(fd) if watch is not None and self._is_here(fd) else None
 
     def _note(self, fd: int, watch: Watch, usage: Usage) -> None:
-        self._counted[_tree(fd)] = _Known(watch.listed(fd), usage.directories)
+        self._counted[watch.root(fd)] = _Known(watch.listed(fd), usage.directories)
 
     def _is_here(self, fd: int) -> bool:
         key = (mount_id(fd), os.fstat(fd).st_dev)
@@ -213,17 +212,6 @@ def _carry_out(order: Order, trees: Watched, send: Send) -> None:
     send({"done": error})
 
 
-def _tree(fd: int) -> Tree:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino
-
-
 def _turn(fd: int) -> float:
     """Return which share of the interval between two full listings a tree waits: else all had their turn at once."""
     return 0.5 + zlib.crc32(b"%d" % os.fstat(fd).st_ino) / (1 << 33)
-
-
-def _is_marked(fd: int) -> bool:
-    """Return whether what *fd* tells of is still there: the mark goes with the filesystem."""
-    with open(f"/proc/self/fdinfo/{fd}", "rb") as info:
-        return any(line.startswith(_MARK) for line in info)

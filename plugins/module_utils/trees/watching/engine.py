@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 
 from ...errors import printable
 from ...mounts import Mount
@@ -115,6 +116,20 @@ class Watch:
             known.remove(node)
         else:
             known.forgotten.add(node)
+
+    def root(self, root_fd: int) -> bytes:
+        """Return what `keep_only` knows the tree at *root_fd* by."""
+        return self._namer.handle(root_fd)
+
+    def keep_only(self, roots: Collection[bytes]) -> None:
+        """Forget all other trees: nobody asks for them any more, and what was removed says so to nobody."""
+        for known in self._known.values():
+            for node in list(known.roots):
+                if node in known.roots and known.forest.handle(node) not in roots:
+                    if known.forest.parent(node) == NOWHERE:
+                        known.remove(node)
+                    else:
+                        del known.roots[node]  # it is in another one
 
     def listed(self, root_fd: int) -> float | None:
         """Return when the last full listing of the tree at *root_fd* began, None when it is not known."""
