@@ -229,10 +229,11 @@ class Engines:
         elif "done" in message:
             round, state.round = state.round, None
             self._children.rest(watcher_key(state.filesystem.device))
-            state.why, state.watched = "", True
-            if state.failed:
-                state.failed = False
-                self._tell(state, RESUMED, "is watched again")
+            if message["watches"]:  # else there was nothing on it to count
+                state.why, state.watched = "", True
+                if state.failed:
+                    state.failed = False
+                    self._tell(state, RESUMED, "is watched again")
             if round is not None:
                 round.end(Ending(message["done"]))
         elif state.round is not None:

@@ -209,7 +209,7 @@ def _carry_out(order: Order, trees: Watched, send: Send) -> None:
     finally:
         rest()
     send({"watching": trees.shown()})
-    send({"done": error})
+    send({"done": error, "watches": trees.fileno() is not None})
 
 
 def _turn(fd: int) -> float:

@@ -115,7 +115,7 @@ class Host:
         self.look(NVME)
         assert self.start()
         self.children.send("watch/8:2", watching=KNOWN)
-        self.children.send("watch/8:2", done="")
+        self.children.send("watch/8:2", done="", watches=True)
 
     def shown(self) -> dict[str, Any]:
         sections = Sections(self.places, self.said.append)
@@ -141,7 +141,7 @@ def test_one_child_stays_for_all_rounds_on_a_filesystem(host: Host) -> None:
     assert order.round.targets == [Target("location/runs", "/mnt/nvme0/runs")]
     host.children.send("watch/8:2", object="location/runs", bytes=5)
     host.children.send("watch/8:2", watching=KNOWN)
-    host.children.send("watch/8:2", done="")
+    host.children.send("watch/8:2", done="", watches=True)
     assert host.taken == [{"object": "location/runs", "bytes": 5}] and host.ended == {"measure/8:2": Ending()}
     assert not host.engines.running("measure/8:2") and host.children.awaited == set()
     assert host.start(kind=COPIES) and [one.kind for one in host.children.orders["watch/8:2"]] == [MEASURE, COPIES]
@@ -215,10 +215,22 @@ def test_a_failure_is_an_event_and_so_is_its_end(host: Host, monkeypatch: pytest
     now += RETRY_S
     host.start()
     host.children.send("watch/8:2", watching=KNOWN)
-    host.children.send("watch/8:2", done="")
+    host.children.send("watch/8:2", done="", watches=True)
     assert [reason for _object, reason in host.told()] == ["WatchFailed", "WatchResumed"]
     shown = host.shown()["/mnt/nvme0"]
     assert (shown["engine"], shown["reason"], shown["failed"], shown["failures"]) == ("watch", "", False, 1)
+
+
+def test_it_has_not_resumed_before_something_was_counted(host: Host) -> None:
+    host.watched()
+    host.children.end("watch/8:2", "ended with signal 9")
+    host.engines.retry()
+    host.start()
+    host.children.send("watch/8:2", done="", watches=False)  # nothing that is declared was there
+    assert host.ended == {"measure/8:2": Ending()} and host.shown()["/mnt/nvme0"]["engine"] == "scan"
+    host.start()
+    host.children.send("watch/8:2", done="", watches=True)
+    assert [reason for _object, reason in host.told()] == ["WatchFailed", "WatchResumed"]
 
 
 def test_a_child_that_dies_between_rounds(host: Host) -> None:
@@ -240,7 +252,7 @@ def test_reloading_tries_again_at_once(host: Host) -> None:
 def test_a_round_that_fails_says_so(host: Host) -> None:
     host.watched()
     host.start()
-    host.children.send("watch/8:2", done="no space")
+    host.children.send("watch/8:2", done="no space", watches=False)
     assert host.ended == {"measure/8:2": Ending("no space")} and host.shown()["/mnt/nvme0"]["engine"] == "watch"
 
 
@@ -267,7 +279,7 @@ def test_copies_wait_for_no_long_round(host: Host, monkeypatch: pytest.MonkeyPat
     now = time.monotonic() + PATIENCE_S + 1
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert host.start(kind=COPIES) and set(host.children.there) == {"watch/8:2", "copies/8:2"}
-    host.children.send("watch/8:2", done="")
+    host.children.send("watch/8:2", done="", watches=True)
     host.children.end("copies/8:2")
     host.start(kind=COPIES)
     now += PATIENCE_S + 1
