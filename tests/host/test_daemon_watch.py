@@ -144,7 +144,7 @@ def test_every_figure_is_that_of_du_while_things_change(
     wait_for(lambda: {name: one["bytes"] for name, one in daemon.copies().items()} == copies_of(lab))
     assert daemon.location("data-location")["bytes"] == 4 * MIB + 1000
     found = daemon.state("accounts")["users"]
-    assert (found["ann"]["runs"], found["bob"]["runs"]) == (3, 0)
+    assert (found["ann"]["runs"], found["bob"]["runs"]) == (2, 0)
     assert watchers(daemon) == [watcher] and told(daemon) == [] and measuring(daemon, point)["failures"] == 0
     assert daemon.location("runs")["listed"] == listed, "it was not listed in full again"
     page = daemon.command("status").stdout
