@@ -5,6 +5,8 @@
 A child runs a function and sends messages, one JSON object a line, through a pipe (an empty one says only that it is
 alive). One that is silent for too long is killed. A process that waits for a dead disk does not die of it: such a child
 is left behind until the disk answers, and as long as it is there no other child of the same key is started.
+
+A child that is kept takes orders through a second pipe, one after the other. While it has none it may be silent.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import os
 import select
 import signal
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +30,11 @@ from .loop import Loop, Timer
 Message = dict[str, Any]
 Send = Callable[[Mapping[str, Any]], None]
 Body = Callable[[Send], None]
+Kept = Callable[[Send, int], None]
+"""What a child does that is kept: it is given the descriptor that its orders come from."""
+
+_LENGTH = struct.Struct("=Q")
+"""What is before each order."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,15 @@ class _Child:
     pid: int
     pidfd: int
     pipe: int
-    silence_s: float
+    silence_s: float | None
+    """None while it may be silent."""
     on_message: Callable[[Message], None]
     on_end: Callable[[Ending], None]
-    timer: Timer
+    orders: int = -1
+    timer: Timer | None = None
     buffer: bytearray = field(default_factory=bytearray)
+    ordered: bytearray = field(default_factory=bytearray)
+    """Of its orders what the pipe has not taken yet."""
     error: str = ""
     given_up: bool = False
 
@@ -76,18 +88,58 @@ class Children:
         silence_s: float,
     ) -> None:
         """Run *body* in a child; *on_end* is called once, when it ended or was given up after *silence_s*."""
+        self._start(key, body, on_message, on_end, silence_s)
+
+    def keep(
+        self, key: str, body: Kept, on_message: Callable[[Message], None], on_end: Callable[[Ending], None]
+    ) -> None:
+        """Run *body* in a child that stays and takes orders; *on_end* is called as by :meth:`start`."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writer, False)
+        try:
+            self._start(key, lambda send: body(send, reader), on_message, on_end, None, reader)
+        except BaseException:
+            os.close(writer)
+            raise
+        finally:
+            os.close(reader)
+        self._children[key].orders = writer
+
+    def _start(
+        self,
+        key: str,
+        body: Body,
+        on_message: Callable[[Message], None],
+        on_end: Callable[[Ending], None],
+        silence_s: float | None,
+        *also: int,
+    ) -> None:
         if key in self._children:
             raise ValueError(f"a child {key} is there already")
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        pid = fork(lambda: _run(writer, body))
+        pid = fork(lambda: _run(writer, body, *also))
         os.close(writer)
         os.set_blocking(reader, False)
-        child = _Child(
-            key, pid, os.pidfd_open(pid), reader, silence_s, on_message, on_end, self._watch_silence(key, silence_s)
-        )
+        child = _Child(key, pid, os.pidfd_open(pid), reader, silence_s, on_message, on_end)
         self._children[key] = child
+        self._watch_silence(child)
         self._loop.watch(reader, lambda: self._read(child))
         self._loop.watch(child.pidfd, lambda: self._reap(child))
+
+    def order(self, key: str, order: bytes, silence_s: float) -> None:
+        """Send an order to a child that is kept; until :meth:`rest` it is given up after *silence_s*."""
+        child = self._children[key]
+        if not child.ordered and child.orders >= 0:
+            self._loop.watch_writing(child.orders, lambda: self._write(child))
+        child.ordered += _LENGTH.pack(len(order)) + order
+        child.silence_s = silence_s
+        self._watch_silence(child)
+
+    def rest(self, key: str) -> None:
+        """Let a child that is kept be silent: it has done what it was ordered to do."""
+        child = self._children[key]
+        child.silence_s = None
+        self._watch_silence(child)
 
     def stop(self, key: str, why: str) -> None:
         """Kill the child of this key, if it is there; it ends with *why*."""
@@ -109,14 +161,23 @@ class Children:
             self._drop(child)
 
     def _drop(self, child: _Child) -> None:
-        child.timer.cancel()
-        self._close_pipe(child)
+        self._end_silence(child)
+        self._close_pipes(child)
         self._loop.unwatch(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.key]
 
-    def _watch_silence(self, key: str, silence_s: float) -> Timer:
-        return self._loop.later(silence_s, lambda: self._give_up(key))
+    @staticmethod
+    def _end_silence(child: _Child) -> None:
+        if child.timer is not None:
+            child.timer.cancel()
+            child.timer = None
+
+    def _watch_silence(self, child: _Child) -> None:
+        """Let the time begin anew after which a child is given up."""
+        self._end_silence(child)
+        if child.silence_s is not None:
+            child.timer = self._loop.later(child.silence_s, lambda: self._give_up(child))
 
     def _read(self, child: _Child) -> bool:
         """Take what the child has sent and return whether there was anything."""
@@ -127,8 +188,7 @@ class Children:
         if not data:
             self._close_pipe(child)
             return False
-        child.timer.cancel()
-        child.timer = self._watch_silence(child.key, child.silence_s)
+        self._watch_silence(child)
         child.buffer += data
         *lines, child.buffer = child.buffer.split(b"\n")
         for line in lines:
@@ -145,12 +205,28 @@ class Children:
             os.close(child.pipe)
             child.pipe = -1
 
-    def _give_up(self, key: str) -> None:
-        child = self._children.get(key)
-        if child is None or child.given_up:
-            return
-        child.given_up = True
+    def _close_pipes(self, child: _Child) -> None:
         self._close_pipe(child)
+        if child.orders >= 0:
+            if child.ordered:
+                self._loop.unwatch(child.orders)
+            os.close(child.orders)
+            child.orders = -1
+
+    def _write(self, child: _Child) -> None:
+        """Give a child what its pipe takes of its orders."""
+        try:
+            del child.ordered[: os.write(child.orders, child.ordered)]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            child.ordered.clear()  # it is ending, and how is told when it has
+        if not child.ordered:
+            self._loop.unwatch(child.orders)
+
+    def _give_up(self, child: _Child) -> None:
+        child.given_up = True
+        self._close_pipes(child)
         _kill(child)
         child.on_end(Ending("no answer", silent=True))
 
@@ -177,8 +253,24 @@ def _kill(child: _Child) -> None:
         signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
 
 
-def _run(writer: int, body: Body) -> None:
-    close_all_but(writer)
+def next_order(orders: int) -> bytes | None:
+    """Return the next order from the descriptor of a child that is kept; None when the daemon has no more."""
+    length = _read_all(orders, _LENGTH.size)
+    return None if length is None else _read_all(orders, _LENGTH.unpack(length)[0])
+
+
+def _read_all(fd: int, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        part = os.read(fd, min(size - len(data), 1 << 20))
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+def _run(writer: int, body: Body, *also: int) -> None:
+    close_all_but(writer, *also)
     os.setpgid(0, 0)
 
     busy = False

@@ -19,6 +19,7 @@ from stowage_core.places import Places
 from . import credentials
 from .children import Children, Ending, Message
 from .declared import DATA_LOCATION, ROOT, VOLUME, Declared, Target
+from .engines import COPIES, MEASURE, Engines, Filesystem, Round, key_of
 from .hung import Hung
 from .last_measured import KEPT, KEPT_OF_COPY, PARTIAL, last_shares
 from .leases import Leases
@@ -37,10 +38,17 @@ class Figures:
     """Measures what is due and remembers what was found."""
 
     def __init__(
-        self, places: Places, children: Children, hung: Hung, say: Callable[[str], None], soon: Callable[[], None]
+        self,
+        places: Places,
+        children: Children,
+        engines: Engines,
+        hung: Hung,
+        say: Callable[[str], None],
+        soon: Callable[[], None],
     ) -> None:
         self._places = places
         self._children = children
+        self._engines = engines
         self._hung = hung
         self._say = say
         self._soon = soon
@@ -71,7 +79,7 @@ class Figures:
         for name in wanted:
             if name not in self._measured:
                 record = recorded.get(name, {})
-                known = {key: record.get(key) for key in (*KEPT, "runs", "tier", "credentials")}
+                known = {key: record.get(key) for key in (*KEPT, "runs", "tier", "credentials", "listed")}
                 complete, reason = record.get("complete", False), record.get("reason", "")
                 shares = last_shares(record)
                 self._measured[name] = {**known, "shares": shares, "complete": complete, "reason": reason}
@@ -99,39 +107,54 @@ class Figures:
     # -- Measuring
 
     def measure_when_due(self, table: Sequence[Mount], configuration: Settings) -> None:
-        """Start a child for each filesystem whose time has come, unless one is there or it hangs.
+        """Begin a round for each filesystem whose time has come, unless one is under way or it hangs.
 
         The copies have one of their own: making room waits for their sizes, and for nothing else that is measured.
         """
         groups: dict[tuple[str, str], list[Target]] = {}
+        shared: dict[str, bool] = {}
+        complete = True
         for target in self._declared.measured:
             place = self._answers.get(target.object, {}).get("place")
             if place is None:
+                complete = False
                 continue  # where it is was not found out this time
             self._elsewhere.discard(target.object)
             if place["shared"] and not (target.shared or configuration.measure_shared):
                 self._elsewhere.add(target.object)
                 continue
-            kind = "copies" if target.object == DATA_LOCATION else "measure"
-            groups.setdefault((f"{kind}/{place['device']}", place["device"]), []).append(target)
+            kind = COPIES if target.object == DATA_LOCATION else MEASURE
+            groups.setdefault((kind, place["device"]), []).append(target)
+            shared[place["device"]] = place["shared"]
+        present = {device: self._filesystem(device, is_shared) for device, is_shared in shared.items()}
+        self._engines.look(list(present.values()), complete, table, configuration)
         now = time.monotonic()
-        for (key, device), targets in groups.items():
-            busy = self._children.running(key)
-            if targets[0].object == DATA_LOCATION:
+        for (kind, device), targets in sorted(groups.items(), key=lambda group: group[0][0] != COPIES):
+            key = key_of(kind, device)
+            busy = self._engines.running(key)
+            if kind == COPIES:
                 self._copies_key = key
                 # A copy that is being measured is open, and would be taken for one in use.
                 busy = busy or self._is_evicting()
             due = self._ended.get(key, float("-inf")) + configuration.scan_interval_s
             if now >= due and device not in self._hung and not busy:
-                self._start(key, device, targets, table, configuration.scan_interval_s)
+                self._start(kind, present[device], targets, table, configuration.scan_interval_s)
+
+    def _filesystem(self, device: str, shared: bool) -> Filesystem:
+        for answer in self._answers.values():
+            found = answer.get("filesystem")
+            if found is not None and found["id"] == device:
+                return Filesystem(device, shared, found["mountpoint"], found["device"], found["fstype"])
+        return Filesystem(device, shared)
 
     def _is_evicting(self) -> bool:
         location = self._declared.data_location
         return location is not None and self._children.running(eviction_key(location))
 
     def _start(
-        self, key: str, device: str, targets: list[Target], table: Sequence[Mount], scan_interval_s: float
+        self, kind: str, filesystem: Filesystem, targets: list[Target], table: Sequence[Mount], scan_interval_s: float
     ) -> None:
+        key = key_of(kind, filesystem.device)
         drives = {drive.copy_name: drive for drive in self._declared.drives if drive.placed}
         place = _place(self._declared.data_location)
         location = self._declared.data_location
@@ -148,7 +171,6 @@ class Figures:
 
         def end(ending: Ending) -> None:
             if ending.silent:
-                self._hung.note(device, key)
                 self._say(f"{targets[0].path}: no progress for {SILENCE_S:g} s; its filesystem is left alone")
             elif ending.error:
                 self._say(f"measuring {targets[0].path}: {ending.error}")
@@ -159,8 +181,8 @@ class Figures:
                 self._ended[key] = time.monotonic()
             self._soon()
 
-        self._ended[key] = float("inf")
-        self._children.start(key, body, take, end, SILENCE_S)
+        if self._engines.start(Round(kind, filesystem, body, take, end)):
+            self._ended[key] = float("inf")
 
     def _take(self, message: Message) -> None:
         if "say" in message:
@@ -182,7 +204,7 @@ class Figures:
             self._measured[DATA_LOCATION].update(complete=True, reason="", measured=time.time())
         else:
             kept = {key: message[key] for key in KEPT}
-            more = {key: message.get(key) for key in ("runs", "tier", "credentials")}
+            more = {key: message.get(key) for key in ("runs", "tier", "credentials", "listed")}
             more["shares"] = last_shares(message)
             if "known" in message:
                 self._buckets[message["object"]] = message["known"]
@@ -200,7 +222,7 @@ class Figures:
             use = {key: message[key] for key in ("last_used", "unused_s")}
             before.update(complete=False, reason=message["reason"], **use)
             return
-        self._copies[name] = {**dict.fromkeys((*KEPT_OF_COPY, "last_used")), "filling": False, **message}
+        self._copies[name] = {**dict.fromkeys((*KEPT_OF_COPY, "last_used", "listed")), "filling": False, **message}
 
     # -- What others ask
 
@@ -225,7 +247,7 @@ class Figures:
     @property
     def measuring_copies(self) -> bool:
         """Whether copies are being measured: that holds them open."""
-        return self._children.running(self._copies_key)
+        return self._engines.running(self._copies_key)
 
     def hurry(self) -> None:
         """Let the copies be measured at once."""
@@ -233,7 +255,7 @@ class Figures:
 
     def interrupt(self, why: str) -> None:
         """End a measurement of copies that is under way: it holds them open."""
-        self._children.stop(self._copies_key, why)
+        self._engines.stop(self._copies_key, why)
 
     def used(self, name: str, when: float | None) -> None:
         """Take on when a copy was last used."""
@@ -307,6 +329,7 @@ class Figures:
             "reason": answer["reason"] or measured["reason"],
             "complete": measured["complete"],
             "elsewhere": target.object in self._elsewhere,
+            "listed": measured["listed"],
             **{key: measured[key] for key in KEPT},
         }
 
@@ -322,6 +345,8 @@ class Figures:
                 shown[key] = None if None in sizes else sum(sizes)
             reasons = [one["reason"] for one in self._copies.values() if not one["complete"]]
             shown["complete"] = shown["complete"] and not reasons
+            listings = [one["listed"] for one in self._copies.values()]
+            shown["listed"] = None if None in listings else min(listings, default=None)
             shown["reason"] = shown["reason"] or "".join(reasons[:1])
         return shown
 

@@ -49,6 +49,10 @@ class Loop:
         """Call *call* whenever *fd* can be read."""
         self._selector.register(fd, selectors.EVENT_READ, call)
 
+    def watch_writing(self, fd: int, call: Call) -> None:
+        """Call *call* whenever *fd* takes something."""
+        self._selector.register(fd, selectors.EVENT_WRITE, call)
+
     def unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)
 

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
 from stowage_core import mounts, records
 from stowage_core.copies import present as copies
@@ -30,7 +30,7 @@ from stowage_core.runs import holders, pins
 from stowage_core.sizes import Space
 from stowage_core.trees.measure import Engine, Scan, Usage
 from stowage_core.trees.pace import Pace, Pacer
-from stowage_core.trees.parts import Names, Part, measure_parts
+from stowage_core.trees.parts import Begins, Names, Part, measure_parts
 from stowage_core.trees.walk import Directory
 
 from . import buckets, credentials, probe, shares
@@ -45,6 +45,32 @@ _GAP_LOOKS = 3
 """How many intervals between two looks count as time in which a copy was seen unused."""
 _PACE = Pace()
 _ENGINE: Engine = Scan(pace=_PACE)
+
+
+class Trees(Protocol):
+    """What counts the trees of a round."""
+
+    def measure(self, fd: int) -> Usage:
+        """Return what the tree at *fd* holds."""
+
+    def measure_parts(self, fd: int, begins: Begins, deepest: int) -> None:
+        """Count the tree at *fd*, and tell each part what it holds."""
+
+    def listed(self, fd: int) -> float | None:
+        """Return when it began to look at all of that tree; None where it does so each time."""
+
+
+class Scanning:
+    """Looks at every file each time."""
+
+    def measure(self, fd: int) -> Usage:
+        return _ENGINE.measure(fd)
+
+    def measure_parts(self, fd: int, begins: Begins, deepest: int) -> None:
+        measure_parts(fd, begins, deepest, _PACE)
+
+    def listed(self, fd: int) -> float | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -92,8 +118,14 @@ class Measuring:
 
     _real: dict[str, str] = field(init=False, default_factory=dict)
     """Where each target really is, by its object's name: others may be declared by another way there."""
+    _trees: Trees = field(init=False, default_factory=Scanning)
 
-    def __call__(self, send: Send) -> None:
+    def __call__(self, send: Send, trees: Trees | None = None) -> None:
+        """Measure, and send what was found.
+
+        :param trees: what counts; every file is looked at when it is left out
+        """
+        self._trees = trees or self._trees
         _beat(send)
         # What contains others comes before them, and counts them along.
         self._real = {target.object: os.path.realpath(target.path) for target in self.targets}
@@ -120,9 +152,10 @@ class Measuring:
         reach = [len(names) + one.deepest for names, ones in inside.items() for one in ones]
         deepest = max(*reach, len(left_out or ()))
         counted: set[str] = set()
+        began = time.time()
 
         def take(one: _Walked, usage: Usage) -> None:
-            self._count(one, usage, target.path, send)
+            self._count(one, usage, self._trees.listed(fd) or began, target.path, send)
             counted.add(one.target.object)
 
         def begins(names: Names, directory: Directory) -> list[Part] | None:
@@ -139,9 +172,9 @@ class Measuring:
 
         try:
             if deepest == 0 and inside[()] == [outer] and outer.is_plain:
-                take(outer, _ENGINE.measure(fd))
+                take(outer, self._trees.measure(fd))
             else:
-                measure_parts(fd, begins, deepest, _PACE)
+                self._trees.measure_parts(fd, begins, deepest)
         finally:
             os.close(fd)
         return counted
@@ -185,11 +218,11 @@ class Measuring:
                     return _way(location.path, root)
         return None
 
-    def _count(self, one: _Walked, usage: Usage, where: str, send: Send) -> None:
-        """Take on what a target holds, counted by a walk through what is at *where*."""
+    def _count(self, one: _Walked, usage: Usage, listed: float, where: str, send: Send) -> None:
+        """Take on what a target holds, counted with what is at *where*, of which all was looked at since *listed*."""
         if one.sharing is not None and one.sharing.is_for_quotas:
             usage = shares.nothing_hidden(usage)
-        figures = _figures(usage, where)
+        figures = {**_figures(usage, where), "listed": listed}
         if isinstance(one.sharing, RunsSharing):
             runs = one.sharing.runs
             _keep(send, functools.partial(runs.write, one.target.path, usage.complete))
@@ -316,7 +349,9 @@ class Measuring:
         }
         try:
             with copies.opened_copy(location_fd, copy.name) as fd:
-                usage = _ENGINE.measure(fd)
+                began = time.time()
+                usage = self._trees.measure(fd)
+                listed = self._trees.listed(fd) or began
         except OSError as error:
             return {**known, "complete": False, "reason": f"copy {copy.name}: {error.strerror}"}
         workspace, drive = split_copy_name(copy.name)
@@ -334,7 +369,7 @@ class Measuring:
             _keep(send, lambda: copies.write_record(self.places, copy.name, made_anew))
         else:
             _keep(send, lambda: copies.record_measured(self.places, copy.name, record, filesystem_bytes))
-        return {**known, "filling": filling, **figures}
+        return {**known, "filling": filling, **figures, "listed": listed}
 
     def _unused_s(self, copy: Copy, send: Send) -> float:
         """Return for how long a copy was watched while nobody used it, if its drive may be unused for so long only."""
@@ -399,3 +434,8 @@ def _beat(send: Send) -> None:
     """Show once a second that the child makes progress: a handler does not run while a system call hangs."""
     signal.signal(signal.SIGALRM, lambda _number, _frame: send({}))
     signal.setitimer(signal.ITIMER_REAL, _BEAT_S, _BEAT_S)
+
+
+def rest() -> None:
+    """Show nothing any more: the child waits, and nobody waits for it."""
+    signal.setitimer(signal.ITIMER_REAL, 0.0)

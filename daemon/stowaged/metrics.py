@@ -20,6 +20,7 @@ from .version import VERSION
 
 Section = Mapping[str, Any]
 
+ENGINES = ("watch", "scan")
 REASONS = ("full", "limit", "deleted", "expired")
 """Why copies are removed: the disk is nearly full, the data location is over its limit, the drive was deleted, nobody
 used it for as long as its drive says."""
@@ -95,6 +96,36 @@ def _filesystems(section: Section) -> list[Metric]:
     )
 
 
+_MEASURED_LABELS = ("device", "fstype", "mountpoint")
+
+
+def _measuring(section: Section) -> list[Metric]:
+    filesystems = section["filesystems"]
+    text = "1 for the engine that measures a filesystem."
+    engine = GaugeMetricFamily("stowage_measuring_engine", text, labels=(*_MEASURED_LABELS, "engine"))
+    text = "How often watching a filesystem has failed since the daemon was started."
+    failures = CounterMetricFamily("stowage_measuring_failures", text, labels=_MEASURED_LABELS)
+    for one in filesystems:
+        labels = _labels(one, _MEASURED_LABELS)
+        for each in ENGINES:
+            engine.add_metric([*labels, each], one["engine"] == each)
+        failures.add_metric(labels, one["failures"])
+    gauges = _gauges(
+        filesystems,
+        _MEASURED_LABELS,
+        (
+            ("stowage_measuring_trees", "trees", "Trees that are known by watching their filesystem."),
+            ("stowage_measuring_directories", "directories", "Directories in these."),
+            (
+                "stowage_measuring_listed_timestamp_seconds",
+                "listed",
+                "When the tree of these that was listed longest ago was listed in full.",
+            ),
+        ),
+    )
+    return [engine, *gauges, failures]
+
+
 def _locations(section: Section) -> list[Metric]:
     locations = [{**one, "credentials": _count(one.get("credentials"))} for one in section["locations"]]
     return _gauges(
@@ -109,6 +140,11 @@ def _locations(section: Section) -> list[Metric]:
                 "stowage_location_measured_timestamp_seconds",
                 "measured",
                 "Time of the last complete measurement.",
+            ),
+            (
+                "stowage_location_listed_timestamp_seconds",
+                "listed",
+                "When every file of it was last looked at, and not only what had changed.",
             ),
             (
                 "stowage_shared_cache_credentials",
@@ -373,6 +409,7 @@ _FAMILIES: dict[str, Callable[[Section], list[Metric]]] = {
     "cycle": _cycle,
     "gate": _gate,
     "filesystems": _filesystems,
+    "measuring": _measuring,
     "locations": _locations,
     "accounts": _accounts,
     "drives": _drives,

@@ -15,6 +15,7 @@ NAMES = (
     "cycle",
     "gate",
     "filesystems",
+    "measuring",
     "locations",
     "accounts",
     "drives",

@@ -27,6 +27,7 @@ from . import settings
 from .accounts import Accounting
 from .children import Children, Message
 from .declared import DATA_LOCATION, Declared
+from .engines import Engines
 from .evicting import Evicting
 from .figures import Figures
 from .filling import Fillings
@@ -106,13 +107,14 @@ class Service:
         self._reader = Reader(places, children, self._declare, self._take_holds)
         self._prober = Prober(places, children, self._hung, say)
         self._sections = Sections(places, say)
-        self._figures = Figures(places, children, self._hung, say, self._soon)
+        self._writer = Writer(children, say)
+        self._engines = Engines(places, children, self._hung, self._writer, say)
+        self._figures = Figures(places, children, self._engines, self._hung, say, self._soon)
         self._leases = Leases(
             places, children, say, self._figures.used, lambda: self._loop.later(LET_GO_S, self._cycle)
         )
         self._fillings = Fillings(places, say)
         self._network = NetworkMounts(children, self._hung, self._sections, say)
-        self._writer = Writer(children, say)
         self._volumes = Volumes(places, self._sections, self._writer)
         self._accounting = Accounting(places, self._sections, self._writer, say)
         self._gate = Gate(places, self._sections, self._writer, say)
@@ -172,6 +174,7 @@ class Service:
             self._note_config("settings", "")
             self._evicting.change_mode(self._settings.evict)
             self._tier_evicting.change_mode(self._settings.evict)
+            self._engines.retry()
         self._notifier.ready(self._status())
         self._soon()
 
@@ -273,6 +276,7 @@ class Service:
 
     def _publish(self, declared: Declared) -> None:
         self._figures.publish(self._sections)
+        self._engines.publish(self._sections)
         self._accounting.look(self._figures.accounted(), self._settings.allowed)
         self._sections.put("copies", {"copies": self._figures.copies_shown(declared, self._leases)})
         self._sections.put("fills", self._fillings.shown(declared))

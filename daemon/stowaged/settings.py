@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,14 @@ class Settings:
     """How much users and teams may have, as it was written."""
     disk_watermark_pct: float = DEFAULT_WATERMARK_PCT
     """How full a filesystem of a location may be before jobs are held; 0 is no mark, and no hold for a missing one."""
+    watch: bool = True
+    """Whether filesystems are watched, so that a measurement looks only at what has changed."""
+    watch_off: Sequence[str] = field(default_factory=list)
+    """Paths on filesystems that are not."""
+    full_listing_interval_s: float = 21600
+    """After how long at most all of a directory that is watched is looked at again."""
+    watch_memory_mb: int = 64
+    """How much what watches one filesystem may remember."""
     declared: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What the file says: the rollout compares this with the file, to see whether it was taken on."""
 

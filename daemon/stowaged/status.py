@@ -60,6 +60,7 @@ def render(state: State, width: int | None, now: float | None = None) -> list[st
     lines = _gate(state, width, now) + _daemon(state, width, now)
     for title, part in (
         ("Filesystems", _filesystems(state, width)),
+        ("Measuring", _measuring(state, width, now)),
         ("Locations", _locations(state, width, now)),
         ("Runs", _runs(state, width, now)),
         ("Accounts", _accounts(state, width, now)),
@@ -131,6 +132,33 @@ def _filesystems(state: State, width: int | None) -> list[str]:
         Column("Inodes free", right=True, goes=1),
     )
     return table(columns, rows, width) if rows else []
+
+
+def _measuring(state: State, width: int | None, now: float) -> list[str]:
+    """Return which engine measures each filesystem, and why it is not the one that looks only at what has changed."""
+    found = state.get("measuring", {}).get("filesystems", [])
+    rows = [
+        [
+            printable(one["mountpoint"]),
+            one["engine"],
+            *("-" if one["listed"] is None else f"{one[key]}" for key in ("trees", "directories")),
+            "-" if one["listed"] is None else ago(now - one["listed"]),
+        ]
+        for one in found
+    ]
+    columns = (
+        Column("Mounted at", shrinks=True),
+        Column("Engine"),
+        Column("Trees known", right=True, goes=2),
+        Column("Directories", right=True, goes=3),
+        Column("Listed in full", right=True, goes=1),
+    )
+    lines = table(columns, rows, width) if rows else []
+    for one in found:
+        if one["reason"]:
+            where = ("! " if one["failed"] else "") + printable(one["mountpoint"])
+            lines += wrapped(f"{where}: {one['engine']}: {printable(one['reason'])}", width)
+    return lines
 
 
 def _measured(one: Mapping[str, Any], now: float) -> list[str]:

@@ -112,6 +112,24 @@ options:
             With V(0) no filesystem holds them, neither a full nor a missing one.
         type: float
         default: 90
+      watch:
+        description: Whether filesystems are watched, so that a measurement looks only at what has changed.
+        type: bool
+        default: true
+      watch_off:
+        description: Absolute paths, without symbolic links, of which each is on a filesystem that is not to be watched.
+        type: list
+        elements: str
+        default: []
+      full_listing_interval_s:
+        description:
+          - Seconds after which at most all of a directory that is watched is looked at again, from 1 to 604800.
+        type: float
+        default: 21600
+      watch_memory_mb:
+        description: MiB that what watches one filesystem may remember, from 4 to 65536.
+        type: int
+        default: 64
 extends_documentation_fragment:
   - stowage.host.attributes
 attributes:
@@ -188,6 +206,10 @@ ARGUMENT_SPEC = {
                 },
             },
             "disk_watermark_pct": {"type": "float", "default": 90},
+            "watch": {"type": "bool", "default": True},
+            "watch_off": {"type": "list", "elements": "str", "default": []},
+            "full_listing_interval_s": {"type": "float", "default": 21600},
+            "watch_memory_mb": {"type": "int", "default": 64},
         },
     },
 }

@@ -36,6 +36,8 @@ def run(bench: Bench) -> None:
             share = (_used(daemon.pid) + _used(exporter.pid) - before) / (time.monotonic() - began)
             bench.figure(f"stowaged and exporter idle, {COPIES} copies", share * 100, "% of a core", 0.3)
             bench.figure("stowaged's memory", _memory(daemon.pid), "MB", 30)
+            (watcher,) = _staying(daemon.pid)
+            bench.figure("memory of what watches their disk", _memory(watcher), "MB", 30)
             bench.figure("exporter's memory", _memory(exporter.pid), "MB", 40)
         finally:
             for process in (daemon, exporter):
@@ -84,10 +86,25 @@ def _host(home: Path, disk: Path, scan: float) -> None:
 
 
 def _used(pid: int) -> float:
-    """Return the seconds of processor time of a process and of the children that it has waited for."""
+    """Return the seconds of processor time of a process, of its children and of those that it has waited for."""
     with open(f"/proc/{pid}/stat", "rb") as stream:
         fields = stream.read().rpartition(b")")[2].split()
-    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    used = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return used + sum(map(_used, _staying(pid)))
+
+
+def _staying(pid: int) -> list[int]:
+    """Return the children of a process that do not just come and go: those that watch filesystems."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as stream:
+        children = [int(child) for child in stream.read().split()]
+    return [child for child in children if _watches(child)]
+
+
+def _watches(pid: int) -> bool:
+    try:
+        return any("fanotify" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False  # it has ended
 
 
 def _memory(pid: int) -> float:

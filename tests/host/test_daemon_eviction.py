@@ -105,7 +105,11 @@ def stopped(
 def test_a_stop_lasts_over_a_restart_until_the_operator_lifts_it(stopped: tuple[Lab, Daemon]) -> None:
     lab, daemon = stopped
     left = lab.names()
-    (told,) = [event["message"] for event in events.read(daemon.places) if event["reason"] == "EvictionBlocked"]
+
+    def blocked() -> list[str]:
+        return [event["message"] for event in events.read(daemon.places) if event["reason"] == "EvictionBlocked"]
+
+    (told,) = wait_for(blocked)
     assert "stopped: the copies removed were to give back " in told and "'stowage evict --go-on' is run" in told
     daemon.stop()
     answer = daemon.command("evict", "--dry-run")

@@ -681,7 +681,7 @@ def test_a_damaged_record_of_a_copy_is_made_anew(disk: Path, start: Callable[...
     path.write_text("")
     daemon = start(lab)
     daemon.start()
-    assert set(wait_for(daemon.copies)) == {"ml.a", "ml.b"}
+    wait_for(lambda: set(daemon.copies()) == {"ml.a", "ml.b"})
     record = wait_for(lambda: path.read_text() and copies.load_record(lab.places, "ml.a"))
     assert record.complete and time.time() - record.last_used < 60
     assert daemon.logged().count(f"{path}: not ") == 1

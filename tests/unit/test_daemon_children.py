@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from stowage_core.errors import StowageError
 from stowaged import writer as writing
-from stowaged.children import Body, Children, Ending, Send
+from stowaged.children import Body, Children, Ending, Send, next_order
 from stowaged.loop import Loop
 from stowaged.writer import Writer
 
@@ -127,6 +127,66 @@ def test_timers_and_signals(loop: Loop) -> None:
     os.kill(os.getpid(), signal.SIGUSR1)
     loop.run()
     assert seen == ["signal", "first", "second"]
+
+
+def until(loop: Loop, true: Callable[[], object]) -> None:
+    """Run the loop until something is true."""
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        loop.later(0.2, lambda: None)
+        loop.run_once()
+
+
+def obedient(send: Send, orders: int) -> None:
+    while (order := next_order(orders)) is not None:
+        time.sleep(60 if order == b"hang" else 0)
+        send({"size": len(order), "last": order[-1:].decode()})
+
+
+def test_one_that_is_kept_carries_out_orders_and_is_silent_between_them(loop: Loop) -> None:
+    children = Children(loop)
+    messages: list[Any] = []
+    endings: list[Ending] = []
+    children.keep("one", obedient, messages.append, endings.append)
+    with pytest.raises(ValueError, match="one"):
+        children.keep("one", obedient, messages.append, endings.append)
+    large = bytes(5_000_000) + b"a"  # more than a pipe takes at once
+    children.order("one", large, 5)
+    children.order("one", b"b", 5)
+    until(loop, lambda: len(messages) == 2)
+    assert messages == [{"size": len(large), "last": "a"}, {"size": 1, "last": "b"}]
+    children.rest("one")
+    children.order("one", b"c", 0.3)
+    until(loop, lambda: len(messages) == 3)
+    children.rest("one")
+    waited: list[bool] = []
+    loop.later(0.6, lambda: waited.append(True))
+    until(loop, lambda: waited)
+    assert children.running("one") and endings == [], "while nothing is wanted of it, it need not show life"
+    children.order("one", b"hang", 0.3)
+    until(loop, lambda: endings)
+    assert endings == [Ending("no answer", silent=True)] and children.left_behind("one")
+    until(loop, lambda: not children.running("one"))
+    assert len(endings) == 1
+
+
+def test_one_that_is_kept_and_dies(loop: Loop) -> None:
+    def dies(_send: Send, orders: int) -> None:
+        next_order(orders)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    children = Children(loop)
+    endings: list[Ending] = []
+    children.keep("one", dies, print, endings.append)
+    children.order("one", bytes(5_000_000), 5)
+    until(loop, lambda: endings)
+    assert endings == [Ending("one: ended with signal 9; its messages are in the journal")]
+    assert not children.running("one")
+    children.keep("one", obedient, print, endings.append)
+    children.order("one", bytes(5_000_000), 5)
+    children.kill_all(1)
+    assert not children.running("one") and len(endings) == 1
 
 
 def test_one_that_is_stopped_says_why(loop: Loop) -> None:

@@ -55,9 +55,37 @@ STATE: dict[str, Any] = {
             }
         ]
     },
+    "measuring": {
+        "filesystems": [
+            {
+                "mountpoint": "/mnt/b",
+                "device": "/dev/sdb",
+                "fstype": "ext4",
+                "engine": "watch",
+                "reason": "",
+                "failed": False,
+                "failures": 1,
+                "trees": 3,
+                "directories": 40,
+                "listed": 970.5,
+            },
+            {
+                "mountpoint": "/mnt/c",
+                "device": "c:/",
+                "fstype": "nfs4",
+                "engine": "scan",
+                "reason": "other hosts may write there too",
+                "failed": False,
+                "failures": 0,
+                "trees": 0,
+                "directories": 0,
+                "listed": None,
+            },
+        ]
+    },
     "locations": {
         "locations": [
-            {"location": "runs", "available": True, "complete": True, **MEASURED},
+            {"location": "runs", "available": True, "complete": True, "listed": 960.5, **MEASURED},
             {"location": "cache", "available": False, "complete": False, "credentials": ["/c/token"], **UNMEASURED},
         ]
     },
@@ -164,6 +192,18 @@ stowage_filesystem_free_bytes{...} 549755813888
 stowage_filesystem_avail_bytes{...} 549755813887
 stowage_filesystem_files{...} 100
 stowage_filesystem_files_free{...} 99
+stowage_measuring_engine{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b",engine="watch"} 1
+stowage_measuring_engine{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b",engine="scan"} 0
+stowage_measuring_engine{device="c:/",fstype="nfs4",mountpoint="/mnt/c",engine="watch"} 0
+stowage_measuring_engine{device="c:/",fstype="nfs4",mountpoint="/mnt/c",engine="scan"} 1
+stowage_measuring_trees{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 3
+stowage_measuring_trees{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
+stowage_measuring_directories{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 40
+stowage_measuring_directories{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
+stowage_measuring_listed_timestamp_seconds{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 970.5
+stowage_measuring_failures_total{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 1
+stowage_measuring_failures_total{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
+stowage_location_listed_timestamp_seconds{location="runs"} 960.5
 stowage_location_bytes{location="runs"} 5000000000
 stowage_location_files{location="runs"} 12
 stowage_location_available{location="runs"} 1

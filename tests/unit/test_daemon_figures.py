@@ -18,6 +18,7 @@ from stowage_core.mounts import FilesystemId
 from stowage_core.places import Places
 from stowaged.children import Ending
 from stowaged.declared import DATA_LOCATION, Declared, Target
+from stowaged.engines import Engines
 from stowaged.figures import Figures
 from stowaged.hung import Hung, no_answer
 from stowaged.last_measured import last_measured, record_path
@@ -57,14 +58,27 @@ class NotedChildren:
         self.started.pop(key)[2](Ending(error))
 
 
+def settings(**values: Any) -> Settings:
+    """Return settings with which every round is a child of its own."""
+    return Settings(watch=False, **values)
+
+
 class Host:
     def __init__(self, home: Path) -> None:
         self.places = Places.under(str(home))
         self.children = NotedChildren()
         self.hung = Hung(self.children)  # type: ignore[arg-type]
         self.said: list[str] = []
-        self.figures = Figures(self.places, self.children, self.hung, self.said.append, lambda: None)  # type: ignore[arg-type]
-        self.settings = Settings(scan_interval_s=300)
+        self.engines = Engines(self.places, self.children, self.hung, None, self.said.append)  # type: ignore[arg-type]
+        self.figures = Figures(
+            self.places,
+            self.children,  # type: ignore[arg-type]
+            self.engines,
+            self.hung,
+            self.said.append,
+            lambda: None,
+        )
+        self.settings = settings(scan_interval_s=300)
 
     def declare(self, *targets: Target, location: DataLocation | None = None) -> None:
         self.targets = targets
@@ -120,7 +134,7 @@ def test_one_child_for_each_filesystem_every_interval(host: Host, monkeypatch: p
     assert host.due() == ["measure/8:2"]
     host.children.end("measure/8:2")
     now += 10
-    host.settings = Settings(scan_interval_s=10)  # another interval holds at once
+    host.settings = settings(scan_interval_s=10)  # another interval holds at once
     assert host.due() == ["measure/8:2"]
 
 
@@ -137,7 +151,7 @@ def test_what_is_shared_is_measured_by_one_host(host: Host) -> None:
     host.declare(SHARED)
     host.answer()
     assert host.due() == [] and host.shown()["packages"]["elsewhere"] is True
-    host.settings = Settings(measure_shared=True)
+    host.settings = settings(measure_shared=True)
     assert host.due() == ["measure/0:50"] and host.shown()["packages"]["elsewhere"] is False
 
 
@@ -302,10 +316,26 @@ def test_copies_come_and_go(host: Host) -> None:
     assert host.figures.copies() == []
 
 
+def test_since_when_all_of_it_was_looked_at(host: Host) -> None:
+    host.declare(RUNS, COPIES, location=LOCATION)
+    host.answer()
+    host.due()
+    assert host.shown()["runs"]["listed"] is None
+    host.children.send("measure/8:2", {"object": "location/runs", "measured": 100.0, "listed": 70.0, **FIGURES})
+    host.children.send("measure/8:2", {"object": "location/runs", "complete": False, "reason": "a: no"})
+    assert host.shown()["runs"]["listed"] == 70.0
+    send_copies(host, "ml.a", "ml.b")
+    assert host.shown()["data-location"]["listed"] is None
+    for name, listed in (("ml.a", 60.0), ("ml.b", 50.0)):
+        copy = {"copy": name, "identity": name, "created": 1.0, "measured": 100.0, "listed": listed}
+        host.children.send("copies/8:2", {**copy, "last_used": None, "unused_s": 0.0, **FIGURES})
+    assert host.shown()["data-location"]["listed"] == 50.0
+
+
 def test_copies_do_not_wait_for_what_else_is_measured_on_their_disk(host: Host) -> None:
     host.declare(RUNS, COPIES, location=LOCATION)
     host.answer()
-    assert host.due() == ["measure/8:2", "copies/8:2"]
+    assert host.due() == ["copies/8:2", "measure/8:2"]
     send_copies(host, "ml.a")
     host.children.end("copies/8:2")
     assert not host.figures.measuring_copies and host.due() == []

@@ -8,8 +8,10 @@ import dataclasses
 import errno
 import functools
 import os
+import pickle
 import stat
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,6 +88,43 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
     monkeypatch.setattr(measure_parts.Usage, "of", usage)
     return files
+
+
+class Remembering:
+    """Counts as always, and says that everything was listed long ago."""
+
+    def __init__(self) -> None:
+        self.counted: list[str] = []
+
+    def measure(self, fd: int) -> Usage:
+        self.counted.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return measuring.Scanning().measure(fd)
+
+    def measure_parts(self, fd: int, begins: Any, deepest: int) -> None:
+        self.counted.append(os.readlink(f"/proc/self/fd/{fd}"))
+        measuring.Scanning().measure_parts(fd, begins, deepest)
+
+    def listed(self, fd: int) -> float | None:
+        return None if os.readlink(f"/proc/self/fd/{fd}").endswith("state") else 50.0
+
+
+def test_who_counts_says_since_when_all_was_looked_at(disk: Disk) -> None:
+    for name in ("cache/own", "cache/hf/hub/a", "state/x"):
+        disk.put(name)
+    targets = [
+        *(disk.location("cache", "cache"), disk.location("hf_hub_cache", "cache/hf/hub")),
+        disk.location("state", "state"),
+    ]
+    found: dict[str, Any] = {}
+    trees = Remembering()
+    began = time.time()
+    round = Measuring(disk.places, targets, None, {}, mounts.read())
+    pickle.loads(pickle.dumps(round))(lambda message: found.update({message["object"]: message}), trees)
+    assert trees.counted == [str(disk.path / "cache"), str(disk.path / "state")]
+    assert found["location/cache"]["listed"] == found["location/hf_hub_cache"]["listed"] == 50.0
+    assert began <= found["location/state"]["listed"] <= time.time(), "it is being looked at for the first time"
+    assert disk.record("cache")["listed"] == 50.0
+    assert disk.measure(targets[0])["location/cache"]["listed"] >= began
 
 
 def test_a_location_in_another_is_counted_with_it(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:

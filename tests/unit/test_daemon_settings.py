@@ -24,6 +24,12 @@ from stowaged.settings import Settings, SettingsError, load
         ({"measure_shared": "no"}, "measure_shared: 'no' must be true or false"),
         ({"disk_watermark_pct": 101}, "disk_watermark_pct: 101 must be a percentage from 0 to 100"),
         ({"disk_watermark_pct": True}, "disk_watermark_pct: True must be a percentage from 0 to 100"),
+        ({"watch": 1}, "watch: 1 must be true or false"),
+        ({"watch_off": "/mnt"}, "watch_off: '/mnt' must be a list of absolute paths"),
+        ({"watch_off": ["mnt"]}, "watch_off: ['mnt'] must be a list of absolute paths"),
+        ({"full_listing_interval_s": 0}, "full_listing_interval_s: 0 must be a number of seconds from 1 to 604800"),
+        ({"watch_memory_mb": 1}, "watch_memory_mb: 1 must be a whole number of MiB from 4 to 65536"),
+        ({"watch_memory_mb": 64.5}, "watch_memory_mb: 64.5 must be a whole number of MiB from 4 to 65536"),
         ({"host": "a\nb"}, "host: 'a\\nb' must be printable text"),
         ({"quotas": []}, "quotas: must be a mapping with users, teams, default_user and default_team"),
         (

@@ -20,6 +20,7 @@ from stowage_core.volumes.recorded import Volume
 from stowaged import declared, metrics, status
 from stowaged.children import Children
 from stowaged.declared import Target
+from stowaged.engines import Engines
 from stowaged.figures import Figures
 from stowaged.hung import Hung
 from stowaged.last_measured import record_path
@@ -58,7 +59,9 @@ def test_volumes_are_never_measured(tmp_path: Path) -> None:
     places = Places.under(str(tmp_path))
     with contextlib.closing(Loop()) as loop:
         children = Children(loop)
-        figures = Figures(places, children, Hung(children), print, lambda: None)
+        hung = Hung(children)
+        engines = Engines(places, children, hung, _Writer(), print)  # type: ignore[arg-type]
+        figures = Figures(places, children, engines, hung, print, lambda: None)
         figures.declare(declared.Declared(volumes=TARGETS), {})
         filesystem = {"id": "0:50", "mountpoint": MODELS.path, "device": "nas-1:/models", "fstype": "nfs4"}
         figures.answered({one.object: {"object": one.object, **THERE, "filesystem": filesystem} for one in TARGETS})

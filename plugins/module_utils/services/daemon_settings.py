@@ -46,6 +46,16 @@ def _flag(value: Any) -> str:
     return "" if isinstance(value, bool) else "must be true or false"
 
 
+def _paths(value: Any) -> str:
+    fits = isinstance(value, list) and all(isinstance(one, str) and os.path.isabs(one) for one in value)
+    return "" if fits and all(one.isprintable() for one in value) else "must be a list of absolute paths"
+
+
+def _megabytes(value: Any) -> str:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return "" if number and 4 <= value <= 65536 else "must be a whole number of MiB from 4 to 65536"
+
+
 def _text(value: Any) -> str:
     return "" if isinstance(value, str) and value.isprintable() else "must be printable text"
 
@@ -90,6 +100,10 @@ SETTINGS: Mapping[str, Rule] = {
     "fill_engine": _engine,
     "quotas": lambda _value: "",  # each that is wrong is named for itself
     "disk_watermark_pct": _percentage,
+    "watch": _flag,
+    "watch_off": _paths,
+    "full_listing_interval_s": _seconds(1, 7 * 86400),
+    "watch_memory_mb": _megabytes,
 }
 """What /etc/stowage/daemon.json may say."""
 

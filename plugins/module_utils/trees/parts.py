@@ -47,7 +47,7 @@ def measure_parts(root_fd: int, begins: Begins, deepest: int, pace: Pace | None 
     `begins` says which parts a directory is, from the outermost, or None where nothing in it is counted; it is asked
     for the root, which is one at least, and for the directories at most `deepest` levels below.
     """
-    _Count(root_fd, begins, deepest).measure(Pacer(pace).step)
+    _measure(root_fd, begins, deepest, Pacer(pace).step)
 
 
 class _Counted:
@@ -77,40 +77,55 @@ class _Counted:
         (self.hidden if inner.part.hides else self.plain).add(*inner.plain.sums())
 
 
-class _Count:
-    """Counts files with one name in the innermost part that the walk is in, the others in each."""
+class Inside:
+    """The parts that a walk is in: files with one name count in the innermost, the others in each."""
 
-    def __init__(self, root_fd: int, begins: Begins, deepest: int) -> None:
-        self._walk = Walk(root_fd, self._report)
-        self._begins = begins
-        self._deepest = deepest
+    def __init__(self) -> None:
         self._inside: list[_Counted] = []
+        self._depth = 0
         self._counting: list[_Counted] = []
         """Those of them that count what is directly in the present directory; made when it is needed."""
 
-    def measure(self, step: Callable[[], None]) -> None:
-        for directory in self._walk:
-            depth = self._walk.depth
-            self._leave(depth)
-            if depth <= self._deepest:
-                parts = self._begins(self._walk.names, directory)
-                if parts is None:
-                    directory.leave_out()
-                    continue
-                for part in parts:
-                    self._inside.append(_Counted(depth, part, self._take_link))
-                    self._counting = []
-            self._inside[-1].plain.count_directory(directory, self._walk, step)
-        self._leave(0)
-
-    def _leave(self, depth: int) -> None:
-        """End the parts that a directory of this depth is not in."""
+    def at(self, depth: int) -> None:
+        """Note how deep the walk is now, and end the parts that a directory of this depth is not in."""
+        self._depth = depth
+        self._counting = []
         while self._inside and self._inside[-1].depth >= depth:
             one = self._inside.pop()
-            self._counting = []
             if self._inside:
                 self._inside[-1].add(one)
             one.part.found(one.usage())
+
+    def begin(self, parts: Iterable[Part]) -> None:
+        """Begin the parts that the directory is which the walk is at."""
+        for part in parts:
+            self._inside.append(_Counted(self._depth, part, self._take_link))
+            self._counting = []
+
+    @property
+    def innermost(self) -> Tally:
+        """What counts the files with one name."""
+        return self._inside[-1].plain
+
+    def add_link(self, dev: int, ino: int, size: int, blocks: int) -> None:
+        """Count one name of a file with several, directly in the directory that the walk is at."""
+        self._counting = self._counting or list(self._around(self._depth))
+        for one in self._counting:
+            if one.seen.add(dev, ino):
+                links = one.links
+                links.bytes += size
+                links.blocks += blocks
+                links.linked_blocks += blocks
+                links.files += 1
+
+    def report(self, problem: Problem, depth: int) -> None:
+        """Note what is wrong in the directory at a depth."""
+        for one in self._around(depth):
+            one.problems.add(problem)
+
+    def end(self) -> None:
+        """End all of them."""
+        self.at(0)
 
     def _around(self, depth: int) -> Iterator[_Counted]:
         """Return the parts that count what is directly in the directory at this depth, from the innermost."""
@@ -122,17 +137,21 @@ class _Count:
                 hidden = hidden or one.part.hides
 
     def _take_link(self, status: os.stat_result) -> bool:
-        self._counting = self._counting or list(self._around(self._walk.depth))
-        dev, ino = status.st_dev, status.st_ino
-        for one in self._counting:
-            if one.seen.add(dev, ino):
-                links = one.links
-                links.bytes += status.st_size
-                links.blocks += status.st_blocks
-                links.linked_blocks += status.st_blocks
-                links.files += 1
+        self.add_link(status.st_dev, status.st_ino, status.st_size, status.st_blocks)
         return False
 
-    def _report(self, problem: Problem) -> None:
-        for one in self._around(self._walk.depth):
-            one.problems.add(problem)
+
+def _measure(root_fd: int, begins: Begins, deepest: int, step: Callable[[], None]) -> None:
+    inside = Inside()
+    walk = Walk(root_fd, lambda problem: inside.report(problem, walk.depth))
+    for directory in walk:
+        depth = walk.depth
+        inside.at(depth)
+        if depth <= deepest:
+            parts = begins(walk.names, directory)
+            if parts is None:
+                directory.leave_out()
+                continue
+            inside.begin(parts)
+        inside.innermost.count_directory(directory, walk, step)
+    inside.end()

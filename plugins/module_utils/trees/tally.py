@@ -53,7 +53,7 @@ class Tally:
                 else:
                     walk.problem(error, entry.name)
                 continue
-            if status.st_dev != dev and _is_mount_point(directory, entry.name):
+            if status.st_dev != dev and is_mount_point(directory, entry.name):
                 walk.skipped(entry.name)
                 continue
             if status.st_nlink > 1:
@@ -86,7 +86,7 @@ class Tally:
         return self.bytes, self.directory_bytes, self.blocks, self.files, self.directories, self.linked_blocks
 
 
-def _is_mount_point(directory: Directory, name: str) -> bool:
+def is_mount_point(directory: Directory, name: str) -> bool:
     """Return whether a file of another device is mounted here; on an overlay files just have devices of their own."""
     try:
         os.close(open_beneath(directory.fd, os.fsencode(name), os.O_PATH))

@@ -24,7 +24,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -59,6 +59,14 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"
+
+
+def shown_path(names: Sequence[str], prefix: str = "", name: str = "") -> str:
+    """Return the way to a directory, and a name in it, for messages; the middle of a very long path is left out."""
+    middle = max(0, len(names) - 8)
+    shown = [*names[: min(8, middle)], *(("...",) if middle > 8 else ()), *names[middle:]]
+    path = printable("/".join(part for part in (prefix, *shown, name) if part) or ".")
+    return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]}...{path[-_LONGEST_PATH // 2 :]}"
 
 
 class Waiting:
@@ -242,13 +250,7 @@ class Walk:
     def path(self, name: str = "", depth: int | None = None) -> str:
         """Where the walk is, or was at `depth`, for messages; the middle of a very long path is left out."""
         end = len(self._levels) if depth is None else depth + 1
-        middle = max(1, end - 8)
-        names = [level.name for level in self._levels[1 : min(9, middle)]]
-        if middle > 9:
-            names.append("...")
-        names += [level.name for level in self._levels[middle:end]]
-        path = printable("/".join(part for part in (self._prefix, *names, name) if part) or ".")
-        return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]}...{path[-_LONGEST_PATH // 2 :]}"
+        return shown_path([level.name for level in self._levels[1:end]], self._prefix, name)
 
     def problem(self, error: OSError, name: str = "", depth: int | None = None) -> None:
         """Report what the kernel refused, at `name` in the present directory or at the directory itself."""

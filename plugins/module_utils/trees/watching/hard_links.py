@@ -1,0 +1,144 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files with several hard links, and in which known directories their names are.
+
+Such a file is written through one name and told of in the directory of that one only, so what is known of it is kept
+once for all of them. One that has more links than known names has a name that nobody watches: it is *loose*, and the
+directories with its known names have to be listed each time. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+_FILE_BYTES = 360
+"""What a file takes here, about, with two names."""
+
+
+class Linked(NamedTuple):
+    """What was found of a file in one directory."""
+
+    size: int
+    blocks: int
+    links: int
+    names: int
+
+
+class _File:
+    __slots__ = ("blocks", "links", "nodes", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.blocks = 0
+        self.links = 0
+        self.nodes: tuple[int, ...] = ()
+        """The directories with its names, one for each name."""
+
+    @property
+    def is_loose(self) -> bool:
+        return self.links > len(self.nodes)
+
+
+class HardLinks:
+    """Files by their inodes."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, _File] = {}
+        self._in: dict[int, tuple[int, ...]] = {}
+        self._loose: set[int] = set()
+        self._sums = (0, 0, 0)
+        self.unsearched: set[int] = set()
+        """Inodes that were not known before, and may have names that were listed while each was the only one."""
+
+    def hold(self, node: int, found: Mapping[int, Linked]) -> None:
+        """Set which files have names in a directory."""
+        before = self._in.get(node, ())
+        if not found and not before:
+            return
+        names = Counter(before)
+        for inode in names.keys() - found.keys():
+            self._set_names(inode, node, 0)
+        for inode, one in found.items():
+            file = self._files.get(inode)
+            if file is None:
+                file = self._files[inode] = _File()
+                self._count(file, 1)
+                self.unsearched.add(inode)
+            if (file.size, file.blocks) != (one.size, one.blocks):
+                self._count(file, -1)
+                file.size, file.blocks = one.size, one.blocks
+                self._count(file, 1)
+            file.links = one.links
+            if names[inode] != one.names:
+                self._set_names(inode, node, one.names)
+            self._judge(inode, file)
+        if found:
+            self._in[node] = tuple(inode for inode, one in found.items() for _name in range(one.names))
+        else:
+            self._in.pop(node, None)
+
+    def remove(self, node: int) -> None:
+        """Forget a directory."""
+        self.hold(node, {})
+
+    def loose(self) -> Iterator[int]:
+        """Return the directories with names of files that have others elsewhere; some more than once."""
+        for inode in self._loose:
+            yield from self._files[inode].nodes
+
+    def searched(self) -> list[int]:
+        """Return the inodes whose other names have not been looked for, which is done now."""
+        wanted = [inode for inode in self.unsearched if inode in self._loose]
+        self.unsearched.clear()
+        return wanted
+
+    def nodes(self) -> Iterable[int]:
+        """Return the directories with names of such files."""
+        return self._in.keys()
+
+    def of(self, node: int) -> Iterator[tuple[int, int, int]]:
+        """Return inode, size and blocks of what has names in a directory."""
+        for inode in self._in.get(node, ()):
+            file = self._files[inode]
+            yield inode, file.size, file.blocks
+
+    def sums(self, is_in: Callable[[int], bool] | None) -> tuple[int, int, int]:
+        """Return bytes, blocks and number of the files with names in some directories, None for all."""
+        if is_in is None or not self._in:
+            return self._sums
+        size = blocks = 0
+        seen = {inode for node, inodes in self._in.items() if is_in(node) for inode in inodes}
+        for inode in seen:
+            file = self._files[inode]
+            size += file.size
+            blocks += file.blocks
+        return size, blocks, len(seen)
+
+    @property
+    def state_bytes(self) -> int:
+        """How much memory all this takes, about."""
+        return len(self._files) * _FILE_BYTES
+
+    def _set_names(self, inode: int, node: int, names: int) -> None:
+        file = self._files[inode]
+        file.nodes = tuple(one for one in file.nodes if one != node) + (node,) * names
+        if file.nodes:
+            self._judge(inode, file)
+            return
+        self._count(file, -1)
+        del self._files[inode]
+        self._loose.discard(inode)
+        self.unsearched.discard(inode)
+
+    def _judge(self, inode: int, file: _File) -> None:
+        if file.is_loose:
+            self._loose.add(inode)
+        else:
+            self._loose.discard(inode)
+
+    def _count(self, file: _File, sign: int) -> None:
+        size, blocks, files = self._sums
+        self._sums = size + sign * file.size, blocks + sign * file.blocks, files + sign

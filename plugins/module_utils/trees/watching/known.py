@@ -1,0 +1,123 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All that is known of what one mount shows, and which of it has to be looked at again. Nothing here does I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .forest import NOWHERE, Forest
+from .hard_links import HardLinks
+from .listing import Listed
+
+
+class Known:
+    """The known directories of one mount."""
+
+    def __init__(self, settles_s: float) -> None:
+        """Know nothing yet.
+
+        :param settles_s: how long after a change what a file takes may still change by itself, in seconds
+        """
+        self._settles_s = settles_s
+        self.forest = Forest()
+        self.links = HardLinks()
+        self.dirty: set[int] = set()
+        """Directories that have changed since they were listed, or may have."""
+        self.restless: dict[int, float] = {}
+        """Until when directories change without an event."""
+        self.roots: dict[int, float] = {}
+        """When the last full listing of a tree began."""
+        self.listings = 0
+        """How many full listings there were."""
+        self.forgotten: set[int] = set()
+        """Roots within other trees that are to be listed in full."""
+        self.mounted: set[int] = set()
+        """Directories in which something was mounted when that was looked at last."""
+        self.orphans: set[int] = set()
+        """Directories that are no longer where they were, and were not come across elsewhere yet."""
+
+    def hold(self, node: int, listed: Listed, now: float) -> None:
+        """Take in what a directory holds.
+
+        :param now: when its listing began
+        """
+        self.forest.hold(node, listed.own, listed.lowest, listed.highest)
+        self.links.hold(node, listed.links)
+        until = listed.newest + self._settles_s
+        if until > now:
+            self.restless[node] = until
+        else:
+            self.restless.pop(node, None)
+
+    def settle_later(self, node: int, now: float) -> None:
+        """List a directory each time for a while: something was told of it just now."""
+        if self.restless.get(node, 0.0) < now + self._settles_s:
+            self.restless[node] = now + self._settles_s
+
+    def remove(self, node: int) -> None:
+        """Forget a directory with all below it."""
+        for one in self.forest.remove(node):
+            self.links.remove(one)
+            self.dirty.discard(one)
+            self.restless.pop(one, None)
+            self.roots.pop(one, None)
+            self.forgotten.discard(one)
+            self.mounted.discard(one)
+            self.orphans.discard(one)
+
+    def move(self, node: int, parent: int) -> None:
+        """Put a directory with all below it into another one."""
+        self.forest.move(node, parent)
+        self.orphans.discard(node)
+
+    def orphan(self, node: int) -> None:
+        """Take a directory out of the one that it was in: it may be come across in another one."""
+        self.forest.move(node, NOWHERE)
+        self.orphans.add(node)
+
+    def drop_orphans(self) -> None:
+        """Forget what was not come across again."""
+        for node in list(self.orphans):
+            if node in self.orphans:
+                self.remove(node)
+
+    def within(self, root: int) -> Callable[[int], bool]:
+        """Return what tells whether a directory is the root of a tree or in it, while nothing moves."""
+        forest = self.forest
+        if self.is_only_tree(root):
+            return lambda node: True
+        told: dict[int, bool] = {root: True, NOWHERE: False}
+
+        def is_in(node: int) -> bool:
+            way = []
+            while node not in told:
+                way.append(node)
+                node = forest.parent(node)
+            told.update(dict.fromkeys(way, told[node]))
+            return told[node]
+
+        return is_in
+
+    def is_only_tree(self, root: int) -> bool:
+        """Return whether everything known is in one tree."""
+        forest = self.forest
+        return (
+            forest.parent(root) == NOWHERE
+            and not self.orphans
+            and all(one == root or forest.parent(one) != NOWHERE for one in self.roots)
+        )
+
+    def link_sums(self, root: int) -> tuple[int, int, int]:
+        """Return bytes, blocks and number of the files with several links that have a name in a tree."""
+        return self.links.sums(None if self.is_only_tree(root) else self.within(root))
+
+    def began(self, node: int) -> float | None:
+        """Return when the last full listing began that came through a directory."""
+        return next((self.roots[one] for one in self.forest.way(node) if one in self.roots), None)
+
+    @property
+    def state_bytes(self) -> int:
+        """How much memory all this takes, about."""
+        return self.forest.state_bytes + self.links.state_bytes

@@ -1,0 +1,248 @@
+# Copyright: Stowage contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bringing what is known of one tree up to date."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Collection
+
+from ...syscalls import open_beneath
+from ..measure import Usage
+from ..parts import Begins, Names
+from ..tally import FirstProblems, Tally
+from ..walk import Problem, shown_path
+from .forest import NOWHERE
+from .handles import Namer, open_handle
+from .known import Known
+from .mounts_below import Below, Table, is_own_file, open_parent, root_path
+from .parts import count_parts
+from .visiting import Confused, Visitor
+
+_GONE = (errno.ESTALE, errno.ENOENT)
+# How often it is looked whether something has changed meanwhile; and how often at most while directories are missing
+# that were moved.
+_ROUNDS, _MOST_ROUNDS = 4, 16
+
+
+class Tree:
+    """A tree while it is measured."""
+
+    def __init__(
+        self,
+        known: Known,
+        others: Collection[Known],
+        root_fd: int,
+        visitor: Visitor,
+        namer: Namer,
+        mount: tuple[int, str],
+        drain: Callable[[], None],
+    ) -> None:
+        """Take what is needed to look at it.
+
+        :param known: what its mount shows
+        :param others: all that is known of the filesystem, *known* included
+        :param mount: number and device of its mount
+        :param drain: takes the events that wait
+        """
+        self._known = known
+        self._others = others
+        self._root_fd = root_fd
+        self._visitor = visitor
+        self._namer = namer
+        self._number, self._device = mount
+        self._drain = drain
+        self._belows: list[Below] = []
+        self.root = NOWHERE
+
+    def settle(self) -> Usage | None:
+        """List what has changed; return what was counted when not all could be, and the tree is not known."""
+        known = self._known
+        for is_last in (False, True):
+            root = known.forest.nodes.get(self._namer.handle(self._root_fd))
+            is_new = root is None or root in known.forgotten
+            if root is None or is_new:
+                root, problems = self._list_all()
+                if not problems.complete:
+                    usage = self._usage(root, problems)
+                    known.remove(root)
+                    return usage
+            self.root = root
+            try:
+                self._list_changed()
+                return None
+            except Confused:
+                known.forgotten.add(root)
+                if is_last:
+                    raise
+        return None
+
+    def usage(self) -> Usage:
+        """Return what the tree holds."""
+        problems = FirstProblems()
+        for _names, problem in self._left_out():
+            problems.add(problem)
+        return self._usage(self.root, problems)
+
+    def count_parts(self, begins: Begins, deepest: int, step: Callable[[], None]) -> None:
+        """Tell the parts of the tree what they hold."""
+        fd = self._open_root()
+        try:
+            count_parts(fd, self.root, self._known, self._namer, self._left_out(), begins, deepest, step)
+        finally:
+            os.close(fd)
+
+    def _left_out(self) -> list[tuple[Names, Problem]]:
+        """Return the mounts that are left out, with the way to the directory that each is in."""
+        left = [one for one in self._belows if not is_own_file(self._root_fd, one, self._device)]
+        return [(one.names[:-1], _problem(one)) for one in left]
+
+    def _usage(self, root: int, problems: FirstProblems) -> Usage:
+        known = self._known
+        tally = Tally(lambda _status: False)
+        tally.add(*known.forest.total(root))
+        size, blocks, files = known.link_sums(root)
+        tally.add(size, 0, blocks, files, 0, blocks)
+        return Usage.of(tally, problems)
+
+    def _list_changed(self) -> None:
+        """List every directory that has changed, at least once since this was called, and again while others change.
+
+        Then what is known is at least as good as what a walk finds: something that goes on changing may be counted as
+        it was before or after.
+        """
+        known = self._known
+        has_listed = self._visitor.has_listed
+        text = b""
+        for number in range(_MOST_ROUNDS):
+            table = Table()
+            is_in = known.within(self.root)
+            told = {node for node in known.dirty if is_in(node)}
+            if table.text != text:
+                self._look_at_mounts(table)
+                self._look_at_overlays(table)
+            text = table.text
+            for nodes in (known.restless, known.mounted, known.links.loose()):
+                known.dirty.update(node for node in nodes if not has_listed(node) and is_in(node))
+            wanted = [node for node in known.dirty if is_in(node)]
+            if not wanted:
+                break
+            if number >= _ROUNDS and not known.orphans:
+                break
+            for node in wanted:
+                if node in known.dirty:  # else it has just been come across, or is gone
+                    now = time.time()
+                    self._list(node)
+                    if node in told and known.forest.is_known(node):
+                        known.settle_later(node, now)
+            self._find_other_names()
+            self._drain()
+        known.drop_orphans()
+
+    def _list_all(self) -> tuple[int, FirstProblems]:
+        self._drop_deleted()
+        fd = self._open_root()
+        try:
+            return self._visitor.full(fd)
+        finally:
+            os.close(fd)
+
+    def _drop_deleted(self) -> None:
+        """Forget trees whose root was deleted: nobody can ask for that."""
+        known = self._known
+        for root in [one for one in known.roots if known.forest.parent(one) == NOWHERE]:
+            try:
+                os.close(open_handle(self._root_fd, known.forest.handle(root)))
+            except OSError as error:
+                if error.errno in _GONE:
+                    known.remove(root)
+
+    def _open_root(self) -> int:
+        return open_beneath(self._root_fd, b".")  # btrfs does not list what has come since a directory was opened
+
+    def _list(self, node: int) -> None:
+        known = self._known
+        try:
+            fd = self._open_root() if node == self.root else open_handle(self._root_fd, known.forest.handle(node))
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise Confused from error
+            known.dirty.discard(node)
+            parent = known.forest.parent(node)
+            if parent != NOWHERE:  # else it has just been missed there
+                known.dirty.add(parent)
+                known.orphan(node)
+            return
+        try:
+            self._visitor.again(fd, node)
+        finally:
+            os.close(fd)
+
+    def _look_at_mounts(self, table: Table) -> None:
+        """Find the directories in which something is mounted."""
+        known = self._known
+        self._belows = table.below(root_path(self._root_fd), self._number)
+        is_in = known.within(self.root)
+        before = {node for node in known.mounted if is_in(node)}
+        known.dirty.update(before)
+        known.mounted -= before
+        for one in self._belows:
+            try:
+                fd = open_parent(self._root_fd, one)
+            except OSError:
+                continue  # renamed since: the next look finds it
+            try:
+                node = known.forest.nodes.get(self._namer.handle(fd))
+            finally:
+                os.close(fd)
+            if node is not None:
+                known.mounted.add(node)
+                known.dirty.add(node)
+
+    def _look_at_overlays(self, table: Table) -> None:
+        """List what is below upper layers: older kernels do not tell of what is written through an overlay."""
+        known = self._known
+        for path in table.uppers(root_path(self._root_fd)):
+            try:
+                fd = open_beneath(self._root_fd, os.fsencode(path))
+            except OSError:
+                continue
+            try:
+                node = known.forest.nodes.get(self._namer.handle(fd))
+            finally:
+                os.close(fd)
+            below = [] if node is None else [node]
+            for one in below:
+                below.extend(known.forest.children(one))
+            known.dirty.update(below)
+
+    def _find_other_names(self) -> None:
+        """Find where files have names that were listed before another link was made: no event tells of that there."""
+        inodes = {inode & (1 << 64) - 1 for inode in self._known.links.searched()}
+        if not inodes:
+            return
+        for known in self._others:
+            for node in known.forest.may_have(inodes):
+                if node in known.dirty:
+                    continue
+                try:
+                    fd = open_handle(self._root_fd, known.forest.handle(node))
+                except OSError:
+                    continue  # gone, which its parent tells
+                try:
+                    with os.scandir(fd) as entries:
+                        if any(entry.inode() in inodes for entry in entries):
+                            known.dirty.add(node)
+                except OSError:
+                    known.dirty.add(node)
+                finally:
+                    os.close(fd)
+
+
+def _problem(below: Below) -> Problem:
+    return Problem(
+        shown_path(below.names[:-1], name=below.names[-1]), "another filesystem is mounted there", missing=False
+    )

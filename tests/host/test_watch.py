@@ -1,0 +1,624 @@
+# Copyright: Stowage contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A watched tree has the totals of a scan and of du, whatever is done to it between two looks.
+
+`STOWAGE_WATCH_EXAMPLES=2000` has so many programs of changes tried on each filesystem instead of a few.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import clear, mounts_at_or_below
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_measure import du, du_counts_directories, nested
+
+from stowage_core.trees.emptying import remove
+from stowage_core.trees.measure import Scan, Usage
+from stowage_core.trees.parts import Begins, Names, Part, measure_parts
+from stowage_core.trees.walk import Directory, Walk
+from stowage_core.trees.watching import Watch, WatchError
+from stowage_core.trees.watching.listing import Listed, Lister
+from stowage_core.use import exports
+
+EXAMPLES = int(os.environ.get("STOWAGE_WATCH_EXAMPLES", "25"))
+QUEUE = Path("/proc/sys/fs/fanotify/max_queued_events")
+NAMES = [b"a", b"b", b"\xff\xfe", b"line\nbreak", "ä".encode()]
+SUBVOLUME = 256
+
+
+@contextmanager
+def opened(path: bytes) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def scanned(path: bytes) -> Usage:
+    with opened(path) as fd:
+        usage = Scan().measure(fd)
+    return replace(usage, problems=tuple(sorted(usage.problems)))
+
+
+class World:
+    """A directory in which a program of changes runs, and the watch that has to follow."""
+
+    def __init__(
+        self, base: Path, fstype: str, settles_s: float | None, loses: bool, shown: Path, elsewhere: Elsewhere
+    ) -> None:
+        self.base = os.fsencode(base)
+        self.fstype = fstype
+        self.shown = os.fsencode(shown)
+        self.elsewhere = elsewhere
+        self.exact = settles_s is None  # else what is written back meanwhile is not looked for
+        self.roots = [self.base + b"/in", self.base + b"/in/0", self.base + b"/second"]
+        for path in (*self.roots, self.base + b"/in/1/2", self.base + b"/out/3"):
+            os.makedirs(path)
+            (Path(os.fsdecode(path)) / "file").write_bytes(bytes(100))
+        self.loses = loses  # events, as few may wait
+        self.held: list[int] = []
+        self.number = 0
+        with opened(self.base) as fd, queue_of(32 if loses else None):
+            self.watch = Watch(fd, settles_s=settles_s)
+
+    def close(self) -> None:
+        self.watch.close()
+        for fd in self.held:
+            os.close(fd)
+        clear(Path(os.fsdecode(self.base)))
+
+    @property
+    def mounted(self) -> list[bytes]:
+        """What is mounted in it; what it is mounted in may have been renamed."""
+        return [os.fsencode(point) for point in mounts_at_or_below(Path(os.fsdecode(self.base)))]
+
+    def entries(self) -> tuple[list[bytes], list[bytes]]:
+        """Return the directories and the other files, without those that are mounted here."""
+        directories, files, mounted = [], [], self.mounted
+        for path, below, names in os.walk(self.base):
+            if path != self.base:
+                directories.append(path)
+            below[:] = [name for name in below if os.path.join(path, name) not in mounted]
+            files += [os.path.join(path, name) for name in names]
+        return sorted(directories), sorted(files)
+
+    def new(self, directory: bytes, name: int) -> bytes:
+        self.number += 1
+        return os.path.join(directory, NAMES[name % len(NAMES)] + b"%d" % self.number)
+
+    def is_watched(self, path: bytes) -> bool:
+        return any(path.startswith(root + b"/") for root in self.roots)
+
+    def run(self, what: str, one: int, two: int, size: int) -> None:
+        """Do one thing to some of what is there; nothing where that is not possible."""
+        directories, files = self.entries()
+        directory, other = directories[one % len(directories)], directories[two % len(directories)]
+        file = files[one % len(files)] if files else None
+        if what == "check":
+            self.check(self.roots[one % len(self.roots)])
+        elif what == "parts":
+            self.check_parts(self.roots[one % len(self.roots)], two)
+        elif what == "forget":
+            with suppress(FileNotFoundError), opened(self.roots[one % len(self.roots)]) as fd:
+                self.watch.forget(fd)
+        elif what == "drain":
+            self.watch.drain()
+        elif what == "many":
+            for number in range(60):
+                os.makedirs(os.path.join(directory, b"many%d" % number, b"in"), exist_ok=True)
+        elif what in ("create", "mkdir", "symlink", "deep", "rmtree", "rename", "tmpfile", "xattr", "mount", "umount"):
+            with suppress(OSError):
+                getattr(self, what)(directory, other, two, size)
+        elif what in ("subvolume", "snapshot", "drop subvolume"):
+            if self.fstype == "btrfs":
+                getattr(self, what.replace(" ", "_"))(directory, directories, two)
+        elif what in ("write", "truncate", "reserve", "punch", "map", "close"):
+            if self.held:
+                self.change_held(what, one, size)
+        elif file is not None:
+            with suppress(OSError):
+                getattr(self, what)(file, other, two, size)
+
+    # Changes of directories
+
+    def create(self, directory: bytes, _other: bytes, two: int, size: int) -> None:
+        self.held.append(os.open(self.new(directory, two), os.O_CREAT | os.O_RDWR))
+        os.write(self.held[-1], bytes(size))
+
+    def mkdir(self, directory: bytes, _other: bytes, two: int, _size: int) -> None:
+        os.mkdir(self.new(directory, two))
+
+    def deep(self, directory: bytes, _other: bytes, two: int, size: int) -> None:
+        path = self.new(directory, two) + b"/d" * 12
+        os.makedirs(path)
+        Path(os.fsdecode(path + b"/file")).write_bytes(bytes(size))
+
+    def symlink(self, directory: bytes, _other: bytes, two: int, size: int) -> None:
+        os.symlink(b"x" * (size % 1000 + 1), self.new(directory, two))
+
+    def rmtree(self, directory: bytes, _other: bytes, _two: int, _size: int) -> None:
+        if directory not in (self.base + b"/in", self.base + b"/out", self.base + b"/second"):
+            shutil.rmtree(directory)
+
+    def rename(self, directory: bytes, other: bytes, two: int, _size: int) -> None:
+        if directory not in self.roots or directory == self.roots[1]:
+            os.rename(directory, self.new(other, two))
+
+    def tmpfile(self, directory: bytes, _other: bytes, two: int, size: int) -> None:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR)
+        self.held.append(fd)
+        os.link(f"/proc/self/fd/{fd}", self.new(directory, two), src_dir_fd=fd, follow_symlinks=True)
+        os.write(fd, bytes(size))
+
+    def xattr(self, directory: bytes, _other: bytes, _two: int, size: int) -> None:
+        os.setxattr(directory, b"user.test", bytes(size % 3000))
+
+    def mount(self, directory: bytes, other: bytes, two: int, size: int) -> None:
+        if len(self.mounted) < 3 and directory not in self.roots:
+            options = ["--bind", other] if two % 2 else ["-t", "tmpfs", "none"]
+            if two % 2 and (directory + b"/").startswith(other + b"/"):
+                return
+            subprocess.run(["mount", *options, directory], check=True)
+
+    def umount(self, _directory: bytes, _other: bytes, _two: int, _size: int) -> None:
+        for point in self.mounted[:1]:
+            subprocess.run(["umount", point], check=True)
+
+    def subvolume(self, directory: bytes, _directories: list[bytes], two: int) -> None:
+        run_btrfs("create", self.new(directory, two))
+
+    def snapshot(self, directory: bytes, directories: list[bytes], two: int) -> None:
+        found = [one for one in directories if os.stat(one).st_ino == SUBVOLUME]
+        if found:
+            run_btrfs("snapshot", found[two % len(found)], self.new(directory, two))
+
+    def drop_subvolume(self, _directory: bytes, directories: list[bytes], two: int) -> None:
+        found = [one for one in directories if os.stat(one).st_ino == SUBVOLUME and one not in self.mounted]
+        if found:
+            with suppress(subprocess.CalledProcessError):  # not empty of subvolumes
+                run_btrfs("delete", found[two % len(found)])
+
+    # Changes of files
+
+    def open(self, file: bytes, _other: bytes, _two: int, _size: int) -> None:
+        self.held.append(os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK))
+
+    def append(self, file: bytes, _other: bytes, two: int, size: int) -> None:
+        """By its name: here, through a mount elsewhere, and in another mount namespace."""
+        if two % 3 == 2:
+            self.elsewhere.append(file, size)
+            return
+        path = file if two % 3 == 0 else self.shown + file[len(os.path.dirname(self.base)) :]
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        os.write(fd, bytes(size))
+        os.close(fd)
+
+    def unlink(self, file: bytes, _other: bytes, _two: int, _size: int) -> None:
+        self.let_go(file)
+        os.unlink(file)
+
+    def move(self, file: bytes, other: bytes, two: int, _size: int) -> None:
+        os.rename(file, self.new(other, two))
+
+    def replace(self, file: bytes, other: bytes, two: int, _size: int) -> None:
+        _directories, files = self.entries()
+        self.let_go(files[two % len(files)])
+        os.rename(file, files[two % len(files)])
+
+    def link(self, file: bytes, other: bytes, two: int, _size: int) -> None:
+        new = self.new(other, two)
+        os.link(file, new, follow_symlinks=False)
+        if not self.is_watched(new):
+            os.chmod(file, 0o600)  # a link made outside is not told: see the documentation
+
+    def attribute(self, file: bytes, _other: bytes, _two: int, size: int) -> None:
+        os.setxattr(file, b"user.test", bytes(size % 3000))
+
+    def let_go(self, file: bytes) -> None:
+        """Hold nothing by a name that goes while the file lives on: what is written so is told nowhere."""
+        for fd in [one for one in self.held if os.readlink(b"/proc/self/fd/%d" % one) == file]:
+            self.held.remove(fd)
+            os.close(fd)
+
+    def change_held(self, what: str, one: int, size: int) -> None:
+        fd = self.held[one % len(self.held)]
+        path = os.readlink(b"/proc/self/fd/%d" % fd)
+        if what == "close" or (path.endswith(b" (deleted)") and os.fstat(fd).st_nlink):
+            self.held.remove(fd)
+            os.close(fd)
+        elif what == "write":
+            os.lseek(fd, 0, os.SEEK_END)
+            os.write(fd, bytes(size))
+        elif what == "truncate":
+            os.ftruncate(fd, size * 3)
+        elif what == "reserve":
+            fallocate(fd, "--keep-size", "--length", str(size + 1))
+        elif what == "punch":
+            os.posix_fallocate(fd, 0, size + 1)
+            fallocate(fd, "--punch-hole", "--length", "8192")
+        elif os.fstat(fd).st_size:
+            with mmap.mmap(fd, 0) as mapped:
+                mapped[len(mapped) // 2] = 1
+
+    def check(self, root: bytes) -> None:
+        """Measure one root, and compare with what a scan finds before and after: the same, as nothing changes."""
+        if not os.path.isdir(root):
+            return
+        before = scanned(root)
+        with opened(root) as fd:
+            usage = self.watch.measure(fd)
+            if not self.loses:
+                assert self.watch.knows(fd)
+        after = scanned(root)
+        usage = replace(usage, problems=tuple(sorted(usage.problems)))
+        if not self.exact:
+            usage, before, after = (replace(one, allocated=0) for one in (usage, before, after))
+        if before == after:
+            assert usage == before
+
+    def check_parts(self, root: bytes, seed: int) -> None:
+        """Some directories are parts, of each kind, and some are left out."""
+        if not os.path.isdir(root):
+            return
+
+        def parts(count: Callable[[int, Begins, int], None]) -> dict[Names, Usage]:
+            found: dict[Names, Usage] = {}
+
+            def begins(names: Names, directory: Directory) -> list[Part] | None:
+                kind = (sum(map(len, names)) + seed) % 6 if names else 0
+                if kind == 5:
+                    return None
+                assert os.fstat(directory.fd).st_ino == directory.status.st_ino
+
+                def take(usage: Usage) -> None:
+                    assert names not in found
+                    kept = replace(usage, problems=tuple(sorted(usage.problems)))
+                    found[names] = kept if self.exact else replace(kept, allocated=0)
+
+                return [Part(take, rest=kind in (1, 2), hides=kind in (2, 3))] if kind < 4 else []
+
+            with opened(root) as fd:
+                count(fd, begins, seed % 4)
+            return found
+
+        before = parts(measure_parts)
+        found = parts(self.watch.measure_parts)
+        if before == parts(measure_parts):
+            assert found == before
+
+    def compare_with_du(self) -> None:
+        if self.mounted:  # du goes into what is mounted
+            return
+        os.sync()
+        root = Path(os.fsdecode(self.roots[0]))
+        with opened(self.roots[0]) as fd:
+            usage = self.watch.measure(fd)
+        assert usage.complete
+        apparent = usage.bytes + (usage.directory_bytes if du_counts_directories() else 0)
+        assert apparent == du(root, "--apparent-size")
+        if self.exact:
+            assert usage.allocated == du(root)
+
+
+@contextmanager
+def queue_of(events: int | None) -> Iterator[None]:
+    """Have the kernel keep so few events for a watch that begins."""
+    before = QUEUE.read_text()
+    if events is not None:
+        QUEUE.write_text(str(events))
+    try:
+        yield
+    finally:
+        QUEUE.write_text(before)
+
+
+def fallocate(fd: int, *options: str) -> None:
+    subprocess.run(["fallocate", *options, f"/proc/self/fd/{fd}"], check=True, pass_fds=[fd])
+
+
+def run_btrfs(*arguments: Any) -> None:
+    subprocess.run(["btrfs", "-q", "subvolume", *arguments], check=True, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def mounted(point: Path, *options: str) -> Iterator[None]:
+    subprocess.run(["mount", *options, str(point)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+class Elsewhere:
+    """A shell in a mount namespace of its own."""
+
+    def __init__(self) -> None:
+        self._shell = subprocess.Popen(["unshare", "--mount", "sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def append(self, file: bytes, size: int) -> None:
+        quoted = b"'" + file.replace(b"'", b"'\\''") + b"'"
+        assert self._shell.stdin is not None and self._shell.stdout is not None
+        self._shell.stdin.write(
+            b"[ -f %s ] && [ ! -h %s ] && head -c %d /dev/zero >> %s; echo\n" % (quoted, quoted, size, quoted)
+        )
+        self._shell.stdin.flush()
+        self._shell.stdout.readline()
+
+    def close(self) -> None:
+        self._shell.communicate()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    shell = Elsewhere()
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def shown(disk: Path, tmp_path: Path) -> Iterator[Path]:
+    """The disk through another mount."""
+    point = tmp_path / "shown"
+    point.mkdir()
+    with mounted(point, "--bind", str(disk)):
+        yield point
+
+
+OFTEN = ["check", "parts", "write", "append", "create", "move", "link", "unlink", "rename"]
+WHATS = [
+    *OFTEN,
+    *OFTEN,
+    "open",
+    "close",
+    "truncate",
+    "reserve",
+    "punch",
+    "map",
+    "replace",
+    "attribute",
+    "mkdir",
+    "deep",
+    "symlink",
+    "rmtree",
+    "tmpfile",
+    "xattr",
+    "forget",
+    "drain",
+    "many",
+    "mount",
+    "umount",
+    "subvolume",
+    "snapshot",
+    "drop subvolume",
+]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(WHATS), st.integers(0, 50), st.integers(0, 50), st.sampled_from([0, 1, 700, 5000, 70000])
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+def run_programs(disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(STEPS, st.sampled_from([0.0, 0.0, None]), st.sampled_from([False, False, False, True]), st.booleans())
+    def programs(steps: list[tuple[str, int, int, int]], settles_s: float | None, loses: bool, each_time: bool) -> None:
+        base = Path(tempfile.mkdtemp(prefix="world-", dir=disk))
+        world = World(base, fstype, settles_s, loses, shown, elsewhere)
+        try:
+            world.check(world.roots[0])
+            for step in steps:
+                world.run(*step)
+                if each_time:
+                    world.check(world.roots[0])
+            for root in world.roots:
+                world.check(root)
+                world.check(root)
+            world.compare_with_du()
+        finally:
+            world.close()
+            with opened(os.fsencode(disk)) as fd:
+                remove(fd, os.fsencode(base.name))
+
+    programs()
+
+
+def test_programs(disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere) -> None:
+    run_programs(disk, fstype, shown, elsewhere)
+
+
+def test_programs_in_memory(tmp_path: Path, elsewhere: Elsewhere) -> None:
+    disk, shown = tmp_path / "disk", tmp_path / "shown"
+    disk.mkdir()
+    shown.mkdir()
+    with mounted(disk, "-t", "tmpfs", "none"), mounted(shown, "--bind", str(disk)):
+        run_programs(disk, "tmpfs", shown, elsewhere)
+
+
+@contextmanager
+def watching(path: Path, **settings: Any) -> Iterator[Watch]:
+    with opened(os.fsencode(path)) as fd:
+        watch = Watch(fd, **settings)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def measured(watch: Watch, path: Path) -> Usage:
+    """Return what a tree holds, which is to be what a scan finds and to be known then."""
+    with opened(os.fsencode(path)) as fd:
+        usage = watch.measure(fd)
+        assert watch.knows(fd)
+    assert usage.complete
+    assert replace(usage, problems=tuple(sorted(usage.problems))) == scanned(os.fsencode(path))
+    return usage
+
+
+def test_only_what_changed_is_listed_again(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[int] = []
+    list_one = Lister.list
+
+    def noted(self: Lister, directory: Directory, walk: Walk) -> Listed:
+        listed.append(directory.status.st_ino)
+        return list_one(self, directory, walk)
+
+    monkeypatch.setattr(Lister, "list", noted)
+    for number in range(30):
+        (disk / f"{number}").mkdir()
+        (disk / f"{number}/file").write_bytes(bytes(100))
+    os.sync()
+    with watching(disk, settles_s=0.0) as watch, open(disk / "7/file", "ab", buffering=0) as file:
+        before = time.time()
+        measured(watch, disk)
+        assert len(listed) == 31
+        measured(watch, disk)
+        assert len(listed) == 31
+        file.write(b"x")
+        assert select.select([watch], [], [], 5)[0]
+        assert measured(watch, disk).bytes == 3001
+        assert listed[31:] == [(disk / "7").stat().st_ino]
+        with opened(os.fsencode(disk)) as fd:
+            began = watch.listed(fd)
+            assert began is not None and before <= began <= time.time()
+            watch.forget(fd)
+            assert not watch.knows(fd)
+            assert watch.listed(fd) is None
+        measured(watch, disk)
+        assert len(listed) == 32 + 31
+
+
+def test_events_that_were_lost_are_made_up_for(disk: Path) -> None:
+    files = [disk / f"{number}" / "file" for number in range(50)]
+    for file in files:
+        file.parent.mkdir()
+        file.write_bytes(bytes(10))
+    os.sync()
+    with queue_of(20), watching(disk, settles_s=0.0) as watch:
+        measured(watch, disk)
+        assert watch.drain()
+        for file in files:
+            file.write_bytes(bytes(20))
+        assert not watch.drain()
+        with opened(os.fsencode(disk)) as fd:
+            assert not watch.knows(fd)
+        os.sync()
+        assert measured(watch, disk).bytes == 1000
+
+
+def test_what_is_mounted_below_may_change(disk: Path) -> None:
+    (disk / "a/b").mkdir(parents=True)
+    (disk / "a/b/file").write_bytes(bytes(100))
+    (disk / "file").touch()
+    os.sync()
+    with watching(disk, settles_s=0.0) as watch:
+        assert measured(watch, disk).bytes == 100
+        with mounted(disk / "a/b", "-t", "tmpfs", "none"):
+            assert measured(watch, disk).problems == ("a/b: another filesystem is mounted there",)
+            (disk / "a").rename(disk / "c")
+            usage = measured(watch, disk)
+            assert (usage.bytes, usage.problems) == (0, ("c/b: another filesystem is mounted there",))
+            (disk / "c").rename(disk / "a")
+        assert measured(watch, disk).bytes == 100
+        with mounted(disk / "file", "--bind", str(disk / "a/b/file")):
+            assert measured(watch, disk).bytes == 200
+            (disk / "a/b/file").write_bytes(bytes(300))
+            os.sync()
+            assert measured(watch, disk).bytes == 600
+        assert measured(watch, disk).bytes == 300
+
+
+def test_an_upper_layer_of_an_overlay(disk: Path) -> None:
+    for name in ("lower", "upper", "work", "merged"):
+        (disk / name).mkdir()
+    (disk / "lower/file").write_bytes(bytes(10))
+    layers = f"lowerdir={disk}/lower,upperdir={disk}/upper,workdir={disk}/work"
+    with watching(disk, settles_s=0.0) as watch:
+        measured(watch, disk)
+        with mounted(disk / "merged", "-t", "overlay", "-o", layers, "none"):
+            for size in (20, 30):
+                with open(disk / "merged/file", "ab", buffering=0) as file:
+                    file.write(bytes(size))
+                    os.sync()
+                    measured(watch, disk)
+            assert measured(watch, disk).bytes == 10 + 60
+
+
+def test_far_below_the_longest_path(disk: Path) -> None:
+    with nested(disk, 3000, "a"), watching(disk, settles_s=0.0) as watch:
+        assert measured(watch, disk).bytes == 12345
+        with opened(os.fsencode(disk)) as fd:
+            for _level in range(2999):
+                below = os.open("down", os.O_RDONLY, dir_fd=fd)
+                os.dup2(below, fd)
+                os.close(below)
+            os.mkdir("new", dir_fd=fd)
+            os.close(os.open("new/file", os.O_CREAT, dir_fd=fd))
+        assert measured(watch, disk).files == 2
+
+
+def test_a_filesystem_that_is_unmounted_meanwhile(small_disk: Callable[..., Any], fstype: str) -> None:
+    disk = small_disk(fstype)
+    (disk.path / "a").mkdir()
+    (disk.path / "a/file").write_bytes(bytes(100))
+    with watching(disk.path, settles_s=0.0) as watch:
+        assert measured(watch, disk.path).bytes == 100
+        disk.unmount()
+        disk.mount()
+        (disk.path / "a/file").write_bytes(bytes(200))
+        os.sync()
+        with opened(os.fsencode(disk.path)) as fd:
+            assert not watch.knows(fd)
+        assert measured(watch, disk.path).bytes == 200
+        (disk.path / "a/file").write_bytes(bytes(300))
+        os.sync()
+        assert measured(watch, disk.path).bytes == 300
+
+
+def test_a_subvolume_that_is_mounted_alone(small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("btrfs")
+    run_btrfs("create", str(disk.path / "one"))
+    disk.unmount()
+    disk.mount("subvol=one")
+    (disk.path / "a").mkdir()
+    with watching(disk.path, settles_s=0.0) as watch:
+        measured(watch, disk.path)
+        (disk.path / "a/file").write_bytes(bytes(100))
+        run_btrfs("snapshot", str(disk.path), str(disk.path / "a/two"))
+        (disk.path / "a/two/other").write_bytes(bytes(50))
+        os.sync()
+        assert measured(watch, disk.path).bytes >= 150
+        run_btrfs("delete", str(disk.path / "a/two"))
+        assert measured(watch, disk.path).bytes == 100
+
+
+def test_what_cannot_be_watched(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WatchError, match="type proc"), watching(Path("/proc")):
+        pass
+    for number in range(600):
+        (disk / f"{number}").mkdir()
+    with watching(disk, memory_bytes=50_000) as watch, opened(os.fsencode(disk)) as fd:
+        with pytest.raises(WatchError, match="takes more than"):
+            watch.measure(fd)
+        monkeypatch.setattr(exports, "ALL_TABLE", str(tmp_path / "etab"))
+        (tmp_path / "etab").write_text(f"{disk}/7\t*(rw,sync)\n")
+        with pytest.raises(WatchError, match="is exported"):
+            watch.measure(fd)
+    with pytest.raises(WatchError, match="is exported"), watching(disk):
+        pass
