@@ -608,6 +608,21 @@ def test_a_subvolume_that_is_mounted_alone(small_disk: Callable[..., Any]) -> No
         assert measured(watch, disk.path).bytes == 100
 
 
+def test_files_of_two_subvolumes_that_have_one_inode_number(small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("btrfs")
+    sizes = {disk.path / "one": 5000, disk.path / "two": 70000}
+    for root, size in sizes.items():
+        run_btrfs("create", str(root))
+        (root / "file").write_bytes(bytes(size))
+        os.link(root / "file", root / "link")
+    assert len({(root / "file").stat().st_ino for root in sizes}) == 1
+    os.sync()
+    with watching(disk.path, settles_s=0.0) as watch:
+        for root in [*sizes, *sizes]:
+            assert measured(watch, root).bytes == sizes[root]
+        assert measured(watch, disk.path).bytes == 75000
+
+
 def test_what_cannot_be_watched(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WatchError, match="type proc"), watching(Path("/proc")):
         pass

@@ -191,8 +191,10 @@ class Watch:
             del self._known[gone]
         known = self._known.setdefault(mount.id, Known(self._settles_s))
         room = os.fstatvfs(root_fd).f_frsize if mount.fstype in _TRIMMING else 0
-        lister = Lister(os.fstat(root_fd).st_dev, room, self._step)
-        visitor = Visitor(known, self._namer, lister, mount.fstype == "btrfs", self._room_left)
+        is_btrfs = mount.fstype == "btrfs"
+        device = None if is_btrfs else os.fstat(root_fd).st_dev  # trees of one mount may lie in several subvolumes
+        lister = Lister(device, room, self._step)
+        visitor = Visitor(known, self._namer, lister, is_btrfs, self._room_left)
         where = mount.id, mount.device
         return Tree(known, self._known.values(), root_fd, visitor, self._namer, where, self._drain_or_lose)
 
