@@ -30,7 +30,7 @@ from stowage_core.trees.emptying import remove
 from stowage_core.trees.measure import Scan, Usage
 from stowage_core.trees.parts import Begins, Names, Part, measure_parts
 from stowage_core.trees.walk import Directory, Walk
-from stowage_core.trees.watching import Watch, WatchError
+from stowage_core.trees.watching import Watch, WatchError, tree
 from stowage_core.trees.watching.listing import Listed, Lister
 from stowage_core.use import exports
 
@@ -609,6 +609,47 @@ def test_a_subvolume_that_is_mounted_alone(small_disk: Callable[..., Any]) -> No
         assert measured(watch, disk.path).bytes >= 150
         run_btrfs("delete", str(disk.path / "a/two"))
         assert measured(watch, disk.path).bytes == 100
+
+
+def test_files_of_two_subvolumes_that_have_one_inode_number(small_disk: Callable[..., Any]) -> None:
+    disk = small_disk("btrfs")
+    sizes = {disk.path / "one": 5000, disk.path / "two": 70000}
+    for root, size in sizes.items():
+        run_btrfs("create", str(root))
+        (root / "file").write_bytes(bytes(size))
+        os.link(root / "file", root / "link")
+    assert len({(root / "file").stat().st_ino for root in sizes}) == 1
+    os.sync()
+    with watching(disk.path, settles_s=0.0) as watch:
+        for root in [*sizes, *sizes]:
+            assert measured(watch, root).bytes == sizes[root]
+        assert measured(watch, disk.path).bytes == 75000
+
+
+def test_trees_that_were_deleted_are_forgotten_without_a_look_at_all_others_for_each(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened_again: list[bytes] = []
+    open_handle = tree.open_handle
+
+    def noted(mount_fd: int, handle: bytes) -> int:
+        opened_again.append(handle)
+        return open_handle(mount_fd, handle)
+
+    monkeypatch.setattr(tree, "open_handle", noted)
+    with watching(disk, settles_s=0.0) as watch:
+        for number in range(200):
+            root = disk / f"{number}"
+            root.mkdir()
+            measured(watch, root)
+        assert len(opened_again) <= 2 * 200
+        for _number in range(300):
+            root = disk / "short"
+            root.mkdir()
+            measured(watch, root)
+            root.rmdir()
+        (known,) = watch._known.values()
+        assert len(known.roots) <= 2 * 200 + 1
 
 
 def test_what_cannot_be_watched(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,20 @@ class Watch:
                     else:
                         del known.roots[node]  # it is in another one
 
+    def root(self, root_fd: int) -> bytes:
+        """Return what `keep_only` knows the tree at *root_fd* by."""
+        return self._namer.handle(root_fd)
+
+    def keep_only(self, roots: Collection[bytes]) -> None:
+        """Forget all other trees: nobody asks for them any more, and what was removed says so to nobody."""
+        for known in self._known.values():
+            for node in list(known.roots):
+                if node in known.roots and known.forest.handle(node) not in roots:
+                    if known.forest.parent(node) == NOWHERE:
+                        known.remove(node)
+                    else:
+                        del known.roots[node]  # it is in another one
+
     def listed(self, root_fd: int) -> float | None:
         """Return when the last full listing of the tree at *root_fd* began, None when it is not known."""
         known, node = self._find(root_fd)
@@ -188,8 +202,10 @@ class Watch:
         known = self._known.setdefault(mount.id, Known(self._settles_s))
         known.drop_forgotten(time.monotonic() - _FOLLOWED_S)
         room = os.fstatvfs(root_fd).f_frsize if mount.fstype in _TRIMMING else 0
-        lister = Lister(os.fstat(root_fd).st_dev, room, self._step)
-        visitor = Visitor(known, self._namer, lister, mount.fstype == "btrfs", self._room_left)
+        is_btrfs = mount.fstype == "btrfs"
+        device = None if is_btrfs else os.fstat(root_fd).st_dev  # trees of one mount may lie in several subvolumes
+        lister = Lister(device, room, self._step)
+        visitor = Visitor(known, self._namer, lister, is_btrfs, self._room_left)
         where = mount.id, mount.device
         return Tree(known, self._known.values(), root_fd, visitor, self._namer, where, self._drain_or_lose)
 

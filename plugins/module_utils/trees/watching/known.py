@@ -29,6 +29,8 @@ class Known:
         """Until when directories change without an event."""
         self.roots: dict[int, float] = {}
         """When the last full listing of a tree began."""
+        self.many_roots = 0
+        """At how many roots it is looked which of them were deleted."""
         self.listings = 0
         """How many full listings there were."""
         self.forgotten: dict[int, float] = {}

@@ -45,10 +45,10 @@ class Listed(NamedTuple):
 class Lister:
     """Lists directories of one filesystem."""
 
-    def __init__(self, device: int, room: int, step: Callable[[], None]) -> None:
+    def __init__(self, device: int | None, room: int, step: Callable[[], None]) -> None:
         """Keep what counts for all of them.
 
-        :param device: the st_dev of most files; inodes of others have it in their keys
+        :param device: the st_dev of all files, None when it is in the key of each, as inodes are not unique without it
         :param room: from how many bytes on what a file takes beyond its size may be taken back; 0 for never
         """
         self._device = device

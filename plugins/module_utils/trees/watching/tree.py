@@ -148,14 +148,20 @@ class Tree:
             os.close(fd)
 
     def _drop_deleted(self) -> None:
-        """Forget trees whose root was deleted: nobody can ask for that."""
+        """Forget trees whose root was deleted: nobody can ask for that.
+
+        All are looked at, so that is done when there are twice as many as were left the last time.
+        """
         known = self._known
+        if len(known.roots) < known.many_roots:
+            return
         for root in [one for one in known.roots if known.forest.parent(one) == NOWHERE]:
             try:
                 os.close(open_handle(self._root_fd, known.forest.handle(root)))
             except OSError as error:
                 if error.errno in _GONE:
                     known.remove(root)
+        known.many_roots = 2 * len(known.roots) + 1
 
     def _open_root(self) -> int:
         return open_beneath(self._root_fd, b".")  # btrfs does not list what has come since a directory was opened
