@@ -17,6 +17,7 @@ from ..pace import Pace, Pacer
 from ..parts import Begins, measure_parts
 from .errors import WatchError
 from .events import Changes, Lost, directories
+from .forest import NOWHERE
 from .handles import Namer
 from .known import Known
 from .listing import Lister
@@ -109,20 +110,6 @@ class Watch:
         known, node = self._find(root_fd)
         if known is not None and node is not None:
             known.forgotten.setdefault(node, time.monotonic())
-
-    def root(self, root_fd: int) -> bytes:
-        """Return what `keep_only` knows the tree at *root_fd* by."""
-        return self._namer.handle(root_fd)
-
-    def keep_only(self, roots: Collection[bytes]) -> None:
-        """Forget all other trees: nobody asks for them any more, and what was removed says so to nobody."""
-        for known in self._known.values():
-            for node in list(known.roots):
-                if node in known.roots and known.forest.handle(node) not in roots:
-                    if known.forest.parent(node) == NOWHERE:
-                        known.remove(node)
-                    else:
-                        del known.roots[node]  # it is in another one
 
     def root(self, root_fd: int) -> bytes:
         """Return what `keep_only` knows the tree at *root_fd* by."""
