@@ -740,7 +740,9 @@ for each in itertools.count():
             # As whoever starts it would do: its copy may just have been evicted, between the look and the mount.
             print("again", error, flush=True)
     (at,) = [Path(one["source"]) for one in found.mounts if one["drive"] == name]
-    mark = at / f"{number}-{each}"
+    content, mark = at / "content", at / f"{number}-{each}"
+    if not content.exists():
+        content.write_bytes(bytes(65536))  # a copy that takes nothing does not go
     mark.write_text("here")
     time.sleep(chosen.random() * 0.02)
     assert mark.read_text() == "here", "the copy in use was lost"
