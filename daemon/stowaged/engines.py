@@ -50,6 +50,8 @@ class Filesystem:
     source: str = ""
     fstype: str = ""
     """The last three are empty while nothing on it answers."""
+    kinds: frozenset[str] = frozenset()
+    """Of the rounds that are carried out there."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,9 @@ class _State:
     retry: float = 0.0
     """When watching is tried again."""
     watched: bool = False
-    """Whether a round has come to its end by watching, since the last failure."""
+    """Whether a round has come to its end by watching; after a failure, one of each kind."""
+    done: set[str] = field(default_factory=set)
+    """The kinds of the rounds that its child has brought to an end: one may fit in its memory, and another not."""
     failed: bool = False
     """Whether the event of a failure was told, and none of its end."""
     failures: int = 0
@@ -229,22 +233,30 @@ class Engines:
         elif "done" in message:
             round, state.round = state.round, None
             self._children.rest(watcher_key(state.filesystem.device))
+            if round is not None and not message["done"]:
+                state.done.add(round.kind)
             if message["watches"]:  # else there was nothing on it to count
-                state.why, state.watched = "", True
-                if state.failed:
-                    state.failed = False
-                    self._tell(state, RESUMED, "is watched again")
+                self._see_watched(state)
             if round is not None:
                 round.end(Ending(message["done"]))
         elif state.round is not None:
             state.round.take(message)
+
+    def _see_watched(self, state: _State) -> None:
+        """Take on that a round was carried out by watching."""
+        if state.failed:
+            if not state.filesystem.kinds <= state.done:
+                return
+            state.failed = False
+            self._tell(state, RESUMED, "is watched again")
+        state.why, state.watched = "", True
 
     def _end(self, state: _State, ending: Ending) -> None:
         """Take on that a child is not there any more, or does not answer."""
         round, state.round = state.round, None
         intended, state.ending = state.ending, False
         stopped, state.stopped = state.stopped, False
-        state.shown = _UNKNOWN
+        state.shown, state.done = _UNKNOWN, set()
         if ending.silent:
             state.hung = "" if round is None else round.key
             self._hung.note(state.filesystem.device, watcher_key(state.filesystem.device))

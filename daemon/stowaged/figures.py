@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Callable
 
 from stowage_core.accounting.totals import Location
@@ -126,7 +127,12 @@ class Figures:
             kind = COPIES if target.object == DATA_LOCATION else MEASURE
             groups.setdefault((kind, place["device"]), []).append(target)
             shared[place["device"]] = place["shared"]
-        present = {device: self._filesystem(device, is_shared) for device, is_shared in shared.items()}
+        present = {
+            device: replace(
+                self._filesystem(device, is_shared), kinds=frozenset(kind for kind, on in groups if on == device)
+            )
+            for device, is_shared in shared.items()
+        }
         self._engines.look(list(present.values()), complete, table, configuration)
         now = time.monotonic()
         for (kind, device), targets in sorted(groups.items(), key=lambda group: group[0][0] != COPIES):

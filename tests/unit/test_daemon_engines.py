@@ -7,6 +7,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,33 @@ def test_it_has_not_resumed_before_something_was_counted(host: Host) -> None:
     host.start()
     host.children.send("watch/8:2", done="", watches=True)
     assert [reason for _object, reason in host.told()] == ["WatchFailed", "WatchResumed"]
+
+
+@pytest.mark.parametrize("fails", [COPIES, MEASURE])
+def test_it_has_not_resumed_before_each_kind_of_round_was_watched(
+    host: Host, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    both = replace(NVME, kinds=frozenset((COPIES, MEASURE)))
+    fits = MEASURE if fails == COPIES else COPIES
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    host.look(both)
+    for attempt in range(3):
+        host.start(kind=fits)
+        host.children.send("watch/8:2", done="", watches=True)
+        assert host.shown()["/mnt/nvme0"]["engine"] == ("scan" if attempt else "watch")
+        host.start(kind=fails)
+        host.children.end("watch/8:2", "it takes more than 64 MiB")
+        host.children.end(f"{fails}/8:2")
+        now += RETRY_S + 1
+    assert [reason for _object, reason in host.told()] == ["WatchFailed"]
+    assert (host.shown()["/mnt/nvme0"]["failed"], host.shown()["/mnt/nvme0"]["failures"]) == (True, 1)
+    for kind in (fits, fails):
+        assert [reason for _object, reason in host.told()] == ["WatchFailed"]
+        host.start(kind=kind)
+        host.children.send("watch/8:2", done="", watches=True)
+    assert [reason for _object, reason in host.told()] == ["WatchFailed", "WatchResumed"]
+    assert host.shown()["/mnt/nvme0"]["reason"] == ""
 
 
 def test_a_child_that_dies_between_rounds(host: Host) -> None:
