@@ -37,7 +37,7 @@ PATIENCE_S = 2.0
 FAILED, RESUMED = "WatchFailed", "WatchResumed"
 """The reasons of events."""
 
-_UNKNOWN: Mapping[str, Any] = {"trees": 0, "directories": 0, "listed": None}
+_UNKNOWN: Mapping[str, Any] = {"trees": 0, "directories": 0, "listed": None, "lost": 0}
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,8 @@ class _State:
     failed: bool = False
     """Whether the event of a failure was told, and none of its end."""
     failures: int = 0
+    lost: int = 0
+    """How often everything known was lost, without what its child tells of itself."""
     shown: Mapping[str, Any] = field(default_factory=lambda: _UNKNOWN)
 
 
@@ -256,6 +258,7 @@ class Engines:
         round, state.round = state.round, None
         intended, state.ending = state.ending, False
         stopped, state.stopped = state.stopped, False
+        state.lost += state.shown["lost"]
         state.shown, state.done = _UNKNOWN, set()
         if ending.silent:
             state.hung = "" if round is None else round.key
@@ -305,6 +308,7 @@ class Engines:
             "failed": state.failed and not self._unwanted(state),
             "failures": state.failures,
             **state.shown,
+            "lost": state.lost + state.shown["lost"],
         }
 
 

@@ -63,6 +63,8 @@ class Watched:
         self._device = device
         self._memory_bytes = memory_bytes
         self._watch: Watch | None = None
+        self._lost = 0
+        """How often everything was lost that was known, but for what `_watch` has lost itself."""
         self._table: Sequence[Mount] = ()
         self._here: dict[tuple[int, int], bool] = {}
         """Whether what is on a mount, and has a device number, is on this filesystem."""
@@ -89,16 +91,21 @@ class Watched:
         """Forget everything."""
         self._trees.clear()
         if self._watch is not None:
+            self._lost += self._watch.losses + 1
             self._watch.close()
             self._watch = None
 
     def shown(self) -> dict[str, Any]:
-        """Return what is known: how many trees and directories, and when the one was listed that it is longest for."""
+        """Return what is known: how many trees and directories, and when the one was listed that it is longest for.
+
+        ``lost`` is how often everything was lost that was known.
+        """
         known = [one for trees in self._trees.values() for one in trees.values() if one.listed is not None]
         return {
             "trees": len(known),
             "directories": sum(one.directories for one in known),
             "listed": min((one.listed for one in known if one.listed is not None), default=None),
+            "lost": self._lost + (0 if self._watch is None else self._watch.losses),
         }
 
     # -- A round

@@ -31,7 +31,7 @@ TABLE = mounts.parse(
 NVME = Filesystem("8:2", False, "/mnt/nvme0", "/dev/nvme0n1", "xfs")
 ROOT = Filesystem("8:1", False, "/", "/dev/sda1", "ext4")
 LUSTRE = Filesystem("0:50", True, "/lustre", "mgs:/scratch", "lustre")
-KNOWN = {"trees": 2, "directories": 7, "listed": 50.0}
+KNOWN = {"trees": 2, "directories": 7, "listed": 50.0, "lost": 0}
 
 
 class NotedChildren:
@@ -275,6 +275,18 @@ def test_reloading_tries_again_at_once(host: Host) -> None:
     host.engines.retry()
     host.start()
     assert list(host.children.there) == ["watch/8:2"]
+
+
+def test_what_was_lost_is_counted_over_all_children(host: Host) -> None:
+    host.watched()
+    host.children.send("watch/8:2", watching={**KNOWN, "lost": 2})
+    assert host.shown()["/mnt/nvme0"]["lost"] == 2
+    host.children.end("watch/8:2", "ended with signal 9")
+    assert host.shown()["/mnt/nvme0"]["lost"] == 2
+    host.engines.retry()
+    host.start()
+    host.children.send("watch/8:2", watching={**KNOWN, "lost": 1})
+    assert host.shown()["/mnt/nvme0"]["lost"] == 3
 
 
 def test_a_round_that_fails_says_so(host: Host) -> None:

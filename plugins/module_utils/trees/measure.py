@@ -26,7 +26,8 @@ class Usage:
     allocated        what everything takes on the disk, as `du` without options counts
     linked           the part of that in files with several names, of which others may be elsewhere
     files            everything that is no directory
-    complete         whether nothing was missed; `problems` says what was, and which mounts below were left out
+    complete         whether nothing was missed; `problems` says what was, and which mounts below were left out.
+                     What watching cannot see until a tree is listed in full again is in docs/measuring.md ("Watching")
     """
 
     bytes: int = 0

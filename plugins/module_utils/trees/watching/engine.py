@@ -56,7 +56,7 @@ class Watch:
         self._memory_bytes = memory_bytes
         self._settles_s = _write_back_s() if settles_s is None else settles_s
         self._known: dict[int, Known] = {}
-        self._losses = 0
+        self.losses = 0
         """How often everything known was lost."""
         self._namer = Namer()
         self._device = self._mount(fd, Table()).device
@@ -71,9 +71,9 @@ class Watch:
 
     def drain(self) -> bool:
         """Take events that wait; return whether what is known is still known."""
-        losses = self._losses
+        losses = self.losses
         self._drain()
-        return losses == self._losses
+        return losses == self.losses
 
     def knows(self, root_fd: int) -> bool:
         """Return whether measuring the tree at *root_fd* will not list all of it."""
@@ -132,7 +132,7 @@ class Watch:
 
     def close(self) -> None:
         """End watching."""
-        self._lose()
+        self._known = {}
         self._changes.close()
 
     def _find(self, root_fd: int) -> tuple[Known | None, int | None]:
@@ -160,7 +160,7 @@ class Watch:
         return True
 
     def _lose(self) -> None:
-        self._losses += 1
+        self.losses += 1
         self._known = {}
 
     def _settled(self, root_fd: int) -> Tree | Usage | None:
@@ -223,9 +223,9 @@ class Watch:
             self._drain_or_lose()
 
     def _drain_or_lose(self) -> None:
-        losses = self._losses
+        losses = self.losses
         self._drain()
-        if losses != self._losses:
+        if losses != self.losses:
             raise Lost
 
     def _room_left(self) -> None:
