@@ -194,7 +194,7 @@ class Engines:
         if state.ending or self._children.left_behind(watcher_key(state.filesystem.device)):
             return False
         if state.round is not None:
-            # Making room waits for the sizes of copies, and for nothing else that is measured.
+            # Making room waits for the sizes of copies: for all else that is measured one cycle at most.
             if round.kind != COPIES or time.monotonic() < state.round.began + PATIENCE_S:
                 return False
             self._scan(round)

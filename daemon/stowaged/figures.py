@@ -110,7 +110,7 @@ class Figures:
     def measure_when_due(self, table: Sequence[Mount], configuration: Settings) -> None:
         """Begin a round for each filesystem whose time has come, unless one is under way or it hangs.
 
-        The copies have one of their own: making room waits for their sizes, and for nothing else that is measured.
+        The copies have one of their own: making room waits for their sizes, and not for all else that is measured.
         """
         groups: dict[tuple[str, str], list[Target]] = {}
         shared: dict[str, bool] = {}
