@@ -159,6 +159,13 @@ class Children:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(child.pidfd, signal.SIGTERM)
 
+    def interrupt(self, key: str) -> None:
+        """Send SIGINT to the child of this key, which is kept: it ends what it is at, and stays."""
+        child = self._children.get(key)
+        if child is not None and not child.given_up:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child.pidfd, signal.SIGINT)
+
     def kill_all(self, wait_s: float) -> None:
         """Kill every child and wait for them at most *wait_s* seconds in all; a hung one is left to the kernel."""
         for child in self._children.values():

@@ -83,8 +83,8 @@ class _State:
     """The key of the round in which its child was left behind."""
     ending: bool = False
     """Whether its child was told to end."""
-    stopped: bool = False
-    """Whether that was for the sake of what it was at, which is not to be done in another way either."""
+    stopped: str = ""
+    """Why what it is at was broken off, and is not to be done in another way either; else empty."""
     memory_mb: int = 0
     """What its child may remember."""
     why: str = ""
@@ -203,12 +203,12 @@ class Engines:
         return True
 
     def stop(self, key: str, why: str) -> None:
-        """End a round that is under way: at once, with all that its child knows."""
+        """Have a round that is under way end. When it does not run any more, nothing that it measured is open."""
         self._children.stop(key, why)
         state = self._of.get(key.partition("/")[2])
         if state is not None and state.round is not None and state.round.key == key:
-            state.stopped = True
-            self._end_watcher(state, why)
+            state.stopped = why
+            self._children.interrupt(watcher_key(state.filesystem.device))
 
     def _scan(self, round: Round) -> None:
         def end(ending: Ending) -> None:
@@ -234,13 +234,14 @@ class Engines:
             state.shown = message["watching"]
         elif "done" in message:
             round, state.round = state.round, None
+            stopped, state.stopped = state.stopped, ""
             self._children.rest(watcher_key(state.filesystem.device))
             if round is not None and not message["done"]:
                 state.done.add(round.kind)
             if message["watches"]:  # else there was nothing on it to count
                 self._see_watched(state)
             if round is not None:
-                round.end(Ending(message["done"]))
+                round.end(Ending(stopped if message["done"] and stopped else message["done"]))
         elif state.round is not None:
             state.round.take(message)
 
@@ -257,18 +258,20 @@ class Engines:
         """Take on that a child is not there any more, or does not answer."""
         round, state.round = state.round, None
         intended, state.ending = state.ending, False
-        stopped, state.stopped = state.stopped, False
+        stopped, state.stopped = state.stopped, ""
         state.lost += state.shown["lost"]
         state.shown, state.done = _UNKNOWN, set()
         if ending.silent:
             state.hung = "" if round is None else round.key
             self._hung.note(state.filesystem.device, watcher_key(state.filesystem.device))
-        elif ending.error and not intended:
+        elif ending.error and not intended and not stopped:
             self._fail(state, ending.error)
         if round is None:
             return
-        if ending.silent or stopped:
+        if ending.silent:
             round.end(ending)
+        elif stopped:
+            round.end(Ending(stopped))
         elif ending.error or round.again:
             self._scan(round)
         else:

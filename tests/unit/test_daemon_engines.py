@@ -43,6 +43,7 @@ class NotedChildren:
         self.awaited: set[str] = set()
         self.left: set[str] = set()
         self.stopped: dict[str, str] = {}
+        self.interrupted: list[str] = []
 
     def running(self, key: str) -> bool:
         return key in self.there
@@ -69,6 +70,10 @@ class NotedChildren:
     def stop(self, key: str, why: str) -> None:
         if key in self.there and key not in self.left:
             self.stopped[key] = why
+
+    def interrupt(self, key: str) -> None:
+        if key in self.there and key not in self.left:
+            self.interrupted.append(key)
 
     def send(self, key: str, **message: Any) -> None:
         self.there[key][1](message)
@@ -330,11 +335,33 @@ def test_a_round_can_be_stopped(host: Host) -> None:
     host.watched()
     host.start(kind=COPIES)
     host.engines.stop("measure/8:2", "of another round")
-    assert host.children.stopped == {}
+    assert host.children.interrupted == []
     host.engines.stop("copies/8:2", "room has to be made")
-    host.look(NVME)
-    host.children.end("watch/8:2")
+    assert host.children.interrupted == ["watch/8:2"] and host.children.stopped == {}
+    assert host.engines.running("copies/8:2"), "it has copies open until it says that it has ended"
+    host.children.send("watch/8:2", watching=KNOWN)
+    host.children.send("watch/8:2", done="broken off", watches=True)
     assert host.ended == {"measure/8:2": Ending(), "copies/8:2": Ending("room has to be made")}
+    assert not host.engines.running("copies/8:2") and host.shown()["/mnt/nvme0"]["trees"] == 2, "it goes on watching"
+    host.start(kind=COPIES)
+    host.children.send("watch/8:2", done="no space", watches=False)
+    assert host.ended["copies/8:2"] == Ending("no space"), "that was not stopped"
+
+
+def test_a_round_that_was_at_its_end_was_not_stopped(host: Host) -> None:
+    host.watched()
+    host.start(kind=COPIES)
+    host.engines.stop("copies/8:2", "room has to be made")
+    host.children.send("watch/8:2", done="", watches=True)
+    assert host.ended["copies/8:2"] == Ending()
+
+
+def test_a_child_that_dies_of_being_stopped_is_no_failure(host: Host) -> None:
+    host.watched()
+    host.start(kind=COPIES)
+    host.engines.stop("copies/8:2", "room has to be made")
+    host.children.end("watch/8:2", "ended with signal 2")
+    assert host.ended["copies/8:2"] == Ending("room has to be made")
     assert host.told() == [] and host.children.there == {}
     assert host.start(kind=COPIES) and list(host.children.there) == ["watch/8:2"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ...errors import printable
 from ...mounts import Mount
@@ -43,16 +43,24 @@ class Watch:
     """What changes on one filesystem, and what its trees hold."""
 
     def __init__(
-        self, fd: int, pace: Pace | None = None, memory_bytes: int = 64 << 20, settles_s: float | None = None
+        self,
+        fd: int,
+        pace: Pace | None = None,
+        memory_bytes: int = 64 << 20,
+        settles_s: float | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to watch the filesystem that *fd* is on; no descriptor of it is kept, so it can be unmounted.
 
         :param memory_bytes: how much may be known
         :param settles_s: for how long what a changed file takes may still change by itself, in seconds; None for as
             long as this kernel may take to write it back
+        :param check: called every few milliseconds while directories are listed; what it raises breaks that off, and
+            the next measurement lists what is missing
         :raises WatchError: when it cannot be watched
         """
         self._pace = pace
+        self._check = check
         self._memory_bytes = memory_bytes
         self._settles_s = _write_back_s() if settles_s is None else settles_s
         self._known: dict[int, Known] = {}
@@ -218,6 +226,7 @@ class Watch:
         return mount
 
     def _step(self) -> None:
+        self._check()
         self._pacer.step()
         if time.monotonic() - self._drained >= _DRAIN_S:
             self._drain_or_lose()
