@@ -94,7 +94,7 @@ class Watch:
         """
         tree = self._settled(root_fd)
         if tree is None:
-            return Scan(pace=self._pace).measure(root_fd)
+            return Scan(pace=self._pace, check=self._check).measure(root_fd)
         return tree if isinstance(tree, Usage) else tree.usage()
 
     def measure_parts(self, root_fd: int, begins: Begins, deepest: int) -> None:
