@@ -375,6 +375,9 @@ def test_a_round_that_is_broken_off_leaves_nothing_open_and_all_known(disk: Path
         assert again[0] == began, "it is the same child"
         assert again[1] == {"bytes": first["bytes"] + 500, "listed": first["listed"]}
         assert done("copies", disk / "copy")[-1]["done"] == "", "the next round is not broken off"
+        assert messages[-2]["watching"]["lost"] == 0
+        assert "No such file" in done("copies", disk / "gone")[-1]["done"]
+        assert messages[-2]["watching"]["lost"] == 1, "what it had taken on by then nobody knows"
     finally:
         children.kill_all(5)
         loop.close()
