@@ -148,6 +148,24 @@ class Children:
             child.error = why
             _kill(child)
 
+    def end(self, key: str, why: str) -> None:
+        """Tell the child of this key to end by itself, with *why*: it heeds SIGTERM, and sends first what it has done.
+
+        Like any other child it is given up when it is silent for too long.
+        """
+        child = self._children.get(key)
+        if child is not None and not child.given_up:
+            child.error = why
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child.pidfd, signal.SIGTERM)
+
+    def interrupt(self, key: str) -> None:
+        """Send SIGINT to the child of this key, which is kept: it ends what it is at, and stays."""
+        child = self._children.get(key)
+        if child is not None and not child.given_up:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child.pidfd, signal.SIGINT)
+
     def kill_all(self, wait_s: float) -> None:
         """Kill every child and wait for them at most *wait_s* seconds in all; a hung one is left to the kernel."""
         for child in self._children.values():

@@ -37,7 +37,7 @@ PATIENCE_S = 2.0
 FAILED, RESUMED = "WatchFailed", "WatchResumed"
 """The reasons of events."""
 
-_UNKNOWN: Mapping[str, Any] = {"trees": 0, "directories": 0, "listed": None}
+_UNKNOWN: Mapping[str, Any] = {"trees": 0, "directories": 0, "listed": None, "lost": 0}
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Filesystem:
     source: str = ""
     fstype: str = ""
     """The last three are empty while nothing on it answers."""
+    kinds: frozenset[str] = frozenset()
+    """Of the rounds that are carried out there."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class _State:
     """The key of the round in which its child was left behind."""
     ending: bool = False
     """Whether its child was told to end."""
-    stopped: bool = False
-    """Whether that was for the sake of what it was at, which is not to be done in another way either."""
+    stopped: str = ""
+    """Why what it is at was broken off, and is not to be done in another way either; else empty."""
     memory_mb: int = 0
     """What its child may remember."""
     why: str = ""
@@ -90,10 +92,14 @@ class _State:
     retry: float = 0.0
     """When watching is tried again."""
     watched: bool = False
-    """Whether a round has come to its end by watching, since the last failure."""
+    """Whether a round has come to its end by watching; after a failure, one of each kind."""
+    done: set[str] = field(default_factory=set)
+    """The kinds of the rounds that its child has brought to an end: one may fit in its memory, and another not."""
     failed: bool = False
     """Whether the event of a failure was told, and none of its end."""
     failures: int = 0
+    lost: int = 0
+    """How often everything known was lost, without what its child tells of itself."""
     shown: Mapping[str, Any] = field(default_factory=lambda: _UNKNOWN)
 
 
@@ -188,7 +194,7 @@ class Engines:
         if state.ending or self._children.left_behind(watcher_key(state.filesystem.device)):
             return False
         if state.round is not None:
-            # Making room waits for the sizes of copies, and for nothing else that is measured.
+            # Making room waits for the sizes of copies: for all else that is measured one cycle at most.
             if round.kind != COPIES or time.monotonic() < state.round.began + PATIENCE_S:
                 return False
             self._scan(round)
@@ -197,12 +203,12 @@ class Engines:
         return True
 
     def stop(self, key: str, why: str) -> None:
-        """End a round that is under way: at once, with all that its child knows."""
+        """Have a round that is under way end. When it does not run any more, nothing that it measured is open."""
         self._children.stop(key, why)
         state = self._of.get(key.partition("/")[2])
         if state is not None and state.round is not None and state.round.key == key:
-            state.stopped = True
-            self._end_watcher(state, why)
+            state.stopped = why
+            self._children.interrupt(watcher_key(state.filesystem.device))
 
     def _scan(self, round: Round) -> None:
         def end(ending: Ending) -> None:
@@ -228,32 +234,44 @@ class Engines:
             state.shown = message["watching"]
         elif "done" in message:
             round, state.round = state.round, None
+            stopped, state.stopped = state.stopped, ""
             self._children.rest(watcher_key(state.filesystem.device))
+            if round is not None and not message["done"]:
+                state.done.add(round.kind)
             if message["watches"]:  # else there was nothing on it to count
-                state.why, state.watched = "", True
-                if state.failed:
-                    state.failed = False
-                    self._tell(state, RESUMED, "is watched again")
+                self._see_watched(state)
             if round is not None:
-                round.end(Ending(message["done"]))
+                round.end(Ending(stopped if message["done"] and stopped else message["done"]))
         elif state.round is not None:
             state.round.take(message)
+
+    def _see_watched(self, state: _State) -> None:
+        """Take on that a round was carried out by watching."""
+        if state.failed:
+            if not state.filesystem.kinds <= state.done:
+                return
+            state.failed = False
+            self._tell(state, RESUMED, "is watched again")
+        state.why, state.watched = "", True
 
     def _end(self, state: _State, ending: Ending) -> None:
         """Take on that a child is not there any more, or does not answer."""
         round, state.round = state.round, None
         intended, state.ending = state.ending, False
-        stopped, state.stopped = state.stopped, False
-        state.shown = _UNKNOWN
+        stopped, state.stopped = state.stopped, ""
+        state.lost += state.shown["lost"]
+        state.shown, state.done = _UNKNOWN, set()
         if ending.silent:
             state.hung = "" if round is None else round.key
             self._hung.note(state.filesystem.device, watcher_key(state.filesystem.device))
-        elif ending.error and not intended:
+        elif ending.error and not intended and not stopped:
             self._fail(state, ending.error)
         if round is None:
             return
-        if ending.silent or stopped:
+        if ending.silent:
             round.end(ending)
+        elif stopped:
+            round.end(Ending(stopped))
         elif ending.error or round.again:
             self._scan(round)
         else:
@@ -293,6 +311,7 @@ class Engines:
             "failed": state.failed and not self._unwanted(state),
             "failures": state.failures,
             **state.shown,
+            "lost": state.lost + state.shown["lost"],
         }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Callable
 
 from stowage_core.accounting.totals import Location
@@ -109,7 +110,7 @@ class Figures:
     def measure_when_due(self, table: Sequence[Mount], configuration: Settings) -> None:
         """Begin a round for each filesystem whose time has come, unless one is under way or it hangs.
 
-        The copies have one of their own: making room waits for their sizes, and for nothing else that is measured.
+        The copies have one of their own: making room waits for their sizes, and not for all else that is measured.
         """
         groups: dict[tuple[str, str], list[Target]] = {}
         shared: dict[str, bool] = {}
@@ -126,7 +127,12 @@ class Figures:
             kind = COPIES if target.object == DATA_LOCATION else MEASURE
             groups.setdefault((kind, place["device"]), []).append(target)
             shared[place["device"]] = place["shared"]
-        present = {device: self._filesystem(device, is_shared) for device, is_shared in shared.items()}
+        present = {
+            device: replace(
+                self._filesystem(device, is_shared), kinds=frozenset(kind for kind, on in groups if on == device)
+            )
+            for device, is_shared in shared.items()
+        }
         self._engines.look(list(present.values()), complete, table, configuration)
         now = time.monotonic()
         for (kind, device), targets in sorted(groups.items(), key=lambda group: group[0][0] != COPIES):

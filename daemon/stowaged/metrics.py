@@ -105,11 +105,14 @@ def _measuring(section: Section) -> list[Metric]:
     engine = GaugeMetricFamily("stowage_measuring_engine", text, labels=(*_MEASURED_LABELS, "engine"))
     text = "How often watching a filesystem has failed since the daemon was started."
     failures = CounterMetricFamily("stowage_measuring_failures", text, labels=_MEASURED_LABELS)
+    text = "How often all that watching a filesystem knew was lost, and was listed in full again."
+    lost = CounterMetricFamily("stowage_measuring_lost", text, labels=_MEASURED_LABELS)
     for one in filesystems:
         labels = _labels(one, _MEASURED_LABELS)
         for each in ENGINES:
             engine.add_metric([*labels, each], one["engine"] == each)
         failures.add_metric(labels, one["failures"])
+        lost.add_metric(labels, one["lost"])
     gauges = _gauges(
         filesystems,
         _MEASURED_LABELS,
@@ -123,7 +126,7 @@ def _measuring(section: Section) -> list[Metric]:
             ),
         ),
     )
-    return [engine, *gauges, failures]
+    return [engine, *gauges, failures, lost]
 
 
 def _locations(section: Section) -> list[Metric]:

@@ -151,7 +151,7 @@ class TierEvicting:
 
     def _withdraw(self, name: str, one: _Tier, why: str) -> None:
         one.withdrawn = True
-        self._children.stop(key_of(name), f"stopped, because {why}")
+        self._children.end(key_of(name), f"ended, because {why}")  # what it removed until then counts
 
     def look(self, tiers: Sequence[HostTier], configuration: Settings) -> None:
         """Take on the tiers of this host, and start what is due."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 import select
+import signal
 import time
 import zlib
 from collections.abc import Sequence
@@ -33,6 +34,11 @@ from .measuring import Measuring, Scanning, rest
 
 _BATCH_S = 0.1
 """How long events are collected before they are taken: those of one directory become one."""
+
+
+class Broken(Exception):
+    """A round was broken off: the daemon wants nothing open any more that it looks at."""
+
 
 Tree = bytes
 """The handle of its root."""
@@ -63,11 +69,15 @@ class Watched:
         self._device = device
         self._memory_bytes = memory_bytes
         self._watch: Watch | None = None
+        self._lost = 0
+        """How often everything was lost that was known, but for what `_watch` has lost itself."""
         self._table: Sequence[Mount] = ()
         self._here: dict[tuple[int, int], bool] = {}
         """Whether what is on a mount, and has a device number, is on this filesystem."""
         self._scanning = Scanning()
         self._interval_s = 0.0
+        self._is_broken = False
+        """Whether the present round is to be broken off."""
         self._trees: dict[str, dict[Tree, _Known]] = {}
         """By the kind of the round that counts them."""
         self._counted: dict[Tree, _Known] = {}
@@ -89,16 +99,21 @@ class Watched:
         """Forget everything."""
         self._trees.clear()
         if self._watch is not None:
+            self._lost += self._watch.losses + 1
             self._watch.close()
             self._watch = None
 
     def shown(self) -> dict[str, Any]:
-        """Return what is known: how many trees and directories, and when the one was listed that it is longest for."""
+        """Return what is known: how many trees and directories, and when the one was listed that it is longest for.
+
+        ``lost`` is how often everything was lost that was known.
+        """
         known = [one for trees in self._trees.values() for one in trees.values() if one.listed is not None]
         return {
             "trees": len(known),
             "directories": sum(one.directories for one in known),
             "listed": min((one.listed for one in known if one.listed is not None), default=None),
+            "lost": self._lost + (0 if self._watch is None else self._watch.losses),
         }
 
     # -- A round
@@ -107,6 +122,7 @@ class Watched:
         """Begin a round, in which trees are looked at in full that were not since *interval_s*."""
         self._table, self._here = mounts.read(), {}
         self._interval_s = interval_s
+        self._is_broken = False
         self._counted = {}
 
     def end(self, kind: str) -> None:
@@ -115,7 +131,16 @@ class Watched:
         if self._watch is not None:
             self._watch.keep_only({tree for trees in self._trees.values() for tree in trees})
 
+    def break_off(self) -> None:
+        """Let the round end with `Broken` where nothing is half done; what is known stays known."""
+        self._is_broken = True
+
+    def _check(self) -> None:
+        if self._is_broken:
+            raise Broken
+
     def measure(self, fd: int) -> Usage:
+        self._check()
         watch = self._of(fd)
         if watch is None:
             return self._scanning.measure(fd)
@@ -124,6 +149,7 @@ class Watched:
         return usage
 
     def measure_parts(self, fd: int, begins: Begins, deepest: int) -> None:
+        self._check()
         watch = self._of(fd)
         if watch is None:
             self._scanning.measure_parts(fd, begins, deepest)
@@ -160,7 +186,7 @@ class Watched:
         if not self._is_here(fd):
             return None
         if self._watch is None:
-            self._watch = Watch(fd, Pace(), self._memory_bytes)
+            self._watch = Watch(fd, Pace(), self._memory_bytes, check=self._check)
         listed = self._watch.listed(fd)
         if listed is not None and not 0 <= time.time() - listed < self._interval_s * _turn(fd):
             self._watch.forget(fd)
@@ -175,11 +201,12 @@ class Watcher:
         self._memory_bytes = memory_bytes
 
     def __call__(self, send: Send, orders: int) -> None:
-        """Carry out orders until there are no more.
+        """Carry out orders until there are no more. SIGINT breaks off the one that is carried out.
 
         :raises WatchError: when the filesystem cannot be watched, or not any more
         """
         trees = Watched(self._device, self._memory_bytes)
+        signal.signal(signal.SIGINT, lambda _number, _frame: trees.break_off())
         while True:
             events = trees.fileno()
             ready, _, _ = select.select([orders] if events is None else [orders, events], [], [])
@@ -202,6 +229,8 @@ def _carry_out(order: Order, trees: Watched, send: Send) -> None:
         trees.end(order.kind)
     except WatchError:
         raise
+    except Broken:
+        error = "broken off"  # and with that all is closed that was open
     except (StowageError, OSError) as failed:
         # Where it was broken off, and what it had taken on by then, nobody knows.
         trees.close()

@@ -95,6 +95,24 @@ def test_a_tier_is_kept_between_its_marks(host: Host, daemon: Daemon, disk: Path
     assert shown(daemon)["evicted_files"] == 80
 
 
+@pytest.mark.parametrize("change", ["limits", "mode"])
+def test_what_went_is_counted_however_it_is_broken_off(host: Host, daemon: Daemon, disk: Path, change: str) -> None:
+    tier = disk / "tier"
+    host.declare(backend(tier, key_limit=100))
+    fill(tier, 10_000)
+    grow_old()
+    daemon.start()
+    wait_for(lambda: len(os.listdir(tier)) < 9_900)
+    if change == "limits":
+        host.declare(backend(tier, key_limit=9_000))
+    else:
+        daemon.configure(evict="plan")
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: daemon.state("tier_evictions")["mode"] == "plan")
+    wait_for(lambda: shown(daemon).get("evicted_files") == 10_000 - len(names(tier)))
+
+
 @pytest.mark.parametrize("mode", ["plan", "off"])
 def test_nothing_goes_until_a_site_asks_for_it(host: Host, daemon: Daemon, disk: Path, mode: str) -> None:
     tier = disk / "tier"

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,13 @@ from copies_lab import Lab
 from daemon_lab import Daemon, wait_for
 from test_daemon_accounts import du
 
-from stowage_core import events, records
+from stowage_core import events, mounts, records
 from stowage_core.trees.measure import Scan
 from stowage_core.trees.watching.engine import Watch
+from stowaged.children import Children, Ending, Send
+from stowaged.loop import Loop
+from stowaged.measuring import Trees
+from stowaged.watching import Order, Watcher
 
 MIB = 1 << 20
 
@@ -312,6 +318,69 @@ def test_copies_go_from_a_disk_that_is_watched(
     lab.copy("ml.cache-3", 8 * MIB, last_used=2000.0)
     wait_for(lambda: lab.names() == ["ml.cache-2", "ml.cache-3"] and lab.trash() == [])
     assert told(daemon) == [] and not daemon.state("evictions")["blocked"]
+
+
+@dataclass(frozen=True)
+class Looking:
+    """A round that measures one tree, over and over."""
+
+    path: Path
+    times: int
+
+    def __call__(self, send: Send, trees: Trees) -> None:
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            for _number in range(self.times):
+                send({"began": os.getpid()})
+                usage = trees.measure(fd)
+                send({"bytes": usage.bytes, "listed": trees.listed(fd)})
+        finally:
+            os.close(fd)
+
+
+def test_a_round_that_is_broken_off_leaves_nothing_open_and_all_known(disk: Path) -> None:
+    populate(disk)
+    for number in range(300):
+        (disk / f"copy/{number}").mkdir(parents=True)
+    status = os.stat(disk)
+    loop = Loop()
+    children = Children(loop)
+    messages: list[dict[str, Any]] = []
+    endings: list[Ending] = []
+
+    def done(kind: str, path: Path, times: int = 1, until: str = "done") -> list[dict[str, Any]]:
+        """Order a round, and return what is sent up to some message."""
+        messages.clear()
+        order = Order(kind, Looking(path, times), 1000.0)  # type: ignore[arg-type]
+        children.order("one", pickle.dumps(order), 60.0)
+        return taken(until)
+
+    def taken(until: str) -> list[dict[str, Any]]:
+        while not any(until in message for message in messages):
+            assert not endings, endings
+            loop.run_once()
+        return messages
+
+    device = mounts.of_path(str(disk), mounts.read()).device
+    children.keep("one", Watcher(device, 64 << 20), messages.append, endings.append)
+    try:
+        first = done("measure", disk / "runs")[1]
+        (began, *_rest) = done("copies", disk / "copy", 1 << 30, until="began")
+        children.interrupt("one")
+        assert taken("done")[-1]["done"] == "broken off"
+        opened = [os.stat(f"/proc/{began['began']}/fd/{fd}") for fd in os.listdir(f"/proc/{began['began']}/fd")]
+        assert status.st_dev not in [one.st_dev for one in opened]
+        (disk / "runs/ann/new").write_bytes(bytes(500))
+        again = done("measure", disk / "runs")
+        assert again[0] == began, "it is the same child"
+        assert again[1] == {"bytes": first["bytes"] + 500, "listed": first["listed"]}
+        assert done("copies", disk / "copy")[-1]["done"] == "", "the next round is not broken off"
+        assert messages[-2]["watching"]["lost"] == 0
+        assert "No such file" in done("copies", disk / "gone")[-1]["done"]
+        assert messages[-2]["watching"]["lost"] == 1, "what it had taken on by then nobody knows"
+    finally:
+        children.kill_all(5)
+        loop.close()
 
 
 def test_trees_that_nobody_asks_for_any_more_are_forgotten(disk: Path) -> None:

@@ -56,6 +56,10 @@ def scanned(path: bytes) -> Usage:
     return replace(usage, problems=tuple(sorted(usage.problems)))
 
 
+class BrokenOff(Exception):
+    """Nobody wants to know any more."""
+
+
 class World:
     """A directory in which a program of changes runs, and the watch that has to follow."""
 
@@ -75,7 +79,13 @@ class World:
         self.held: list[int] = []
         self.number = 0
         with opened(self.base) as fd, elsewhere.queue_of(32 if loses else QUEUE):
-            self.watch = Watch(fd, settles_s=settles_s)
+            self.watch = Watch(fd, settles_s=settles_s, check=self.step)
+        self.steps_left = -1
+
+    def step(self) -> None:
+        if not self.steps_left:
+            raise BrokenOff
+        self.steps_left -= 1
 
     def close(self) -> None:
         self.watch.close()
@@ -114,6 +124,11 @@ class World:
         elif what == "forget":
             with suppress(FileNotFoundError), opened(self.roots[one % len(self.roots)]) as fd:
                 self.watch.forget(fd)
+        elif what == "break":
+            self.steps_left = two % 7
+            with suppress(BrokenOff, FileNotFoundError), opened(self.roots[one % len(self.roots)]) as fd:
+                self.watch.measure(fd)
+            self.steps_left = -1
         elif what == "drain":
             self.watch.drain()
         elif what == "many":
@@ -400,6 +415,8 @@ WHATS = [
     "tmpfile",
     "xattr",
     "forget",
+    "break",
+    "break",
     "drain",
     "many",
     "mount",
@@ -507,6 +524,47 @@ def test_only_what_changed_is_listed_again(disk: Path, monkeypatch: pytest.Monke
         assert len(listed) == 32 + 31
 
 
+def test_wherever_it_is_broken_off_what_is_known_stays_right(disk: Path) -> None:
+    left = -1
+
+    def check() -> None:
+        nonlocal left
+        if not left:
+            raise BrokenOff
+        left -= 1
+
+    tree, other = disk / "tree", disk / "other"
+    for name in ("a/b/c", "d/e", "f"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "file").write_bytes(bytes(100))
+    other.mkdir()
+    os.link(tree / "f/file", other / "same")
+    with watching(disk, settles_s=0.0, check=check) as watch:
+        measured(watch, other)
+        for number in range(12):
+            # What is new in depth, moved, removed, and linked, each in directories that are listed one after the other.
+            (tree / f"new{number}/in/it").mkdir(parents=True)
+            (tree / f"new{number}/beside").mkdir()
+            (tree / f"new{number}/in/it/file").write_bytes(bytes(1000 + number))
+            os.rename(tree / "a/b/c", tree / "moved")
+            os.rename(tree / "moved", tree / f"new{number}/c")
+            os.symlink("x", tree / "d/e/link")
+            shutil.rmtree(tree / "f")
+            (tree / "f").mkdir()
+            os.link(other / "same", tree / "f/file")
+            os.sync()
+            left = number
+            with pytest.raises(BrokenOff), opened(os.fsencode(tree)) as fd:
+                watch.measure(fd)
+            left = -1
+            os.rename(tree / f"new{number}/c", tree / "a/b/c")
+            (tree / "d/e/link").unlink()
+            os.sync()
+            measured(watch, tree)
+            measured(watch, other)
+        assert watch.losses == 0
+
+
 def test_events_that_were_lost_are_made_up_for(disk: Path, elsewhere: Elsewhere) -> None:
     files = [disk / f"{number}" / "file" for number in range(50)]
     for file in files:
@@ -515,10 +573,10 @@ def test_events_that_were_lost_are_made_up_for(disk: Path, elsewhere: Elsewhere)
     os.sync()
     with elsewhere.queue_of(20), watching(disk, settles_s=0.0) as watch:
         measured(watch, disk)
-        assert watch.drain()
+        assert watch.drain() and watch.losses == 0
         for file in files:
             file.write_bytes(bytes(20))
-        assert not watch.drain()
+        assert not watch.drain() and watch.losses == 1
         with opened(os.fsencode(disk)) as fd:
             assert not watch.knows(fd)
         os.sync()

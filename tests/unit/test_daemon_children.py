@@ -70,6 +70,29 @@ def test_how_a_child_ends(loop: Loop, body: Body, error: str, capfd: pytest.Capt
     assert run(loop, body) == ([], Ending(error))
 
 
+def test_a_child_that_is_told_to_end_sends_what_it_has_done(loop: Loop) -> None:
+    def body(send: Send) -> None:
+        told: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+        send({"step": "began"})
+        while not told:
+            time.sleep(0.01)
+        send({"step": "ended"})
+
+    children = Children(loop)
+    messages: list[Any] = []
+    endings: list[Ending] = []
+
+    def take(message: Any) -> None:
+        messages.append(message["step"])
+        children.end("one", "not wanted any more")
+
+    children.start("one", body, take, endings.append, 5.0)
+    while not endings:
+        loop.run_once()
+    assert (messages, endings) == (["began", "ended"], [Ending("not wanted any more")])
+
+
 def test_messages_arrive_whole_and_in_order(loop: Loop) -> None:
     def body(send: Send) -> None:
         signal.signal(signal.SIGALRM, lambda _number, _frame: send({}))

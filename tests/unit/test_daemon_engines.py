@@ -7,6 +7,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ TABLE = mounts.parse(
 NVME = Filesystem("8:2", False, "/mnt/nvme0", "/dev/nvme0n1", "xfs")
 ROOT = Filesystem("8:1", False, "/", "/dev/sda1", "ext4")
 LUSTRE = Filesystem("0:50", True, "/lustre", "mgs:/scratch", "lustre")
-KNOWN = {"trees": 2, "directories": 7, "listed": 50.0}
+KNOWN = {"trees": 2, "directories": 7, "listed": 50.0, "lost": 0}
 
 
 class NotedChildren:
@@ -42,6 +43,7 @@ class NotedChildren:
         self.awaited: set[str] = set()
         self.left: set[str] = set()
         self.stopped: dict[str, str] = {}
+        self.interrupted: list[str] = []
 
     def running(self, key: str) -> bool:
         return key in self.there
@@ -68,6 +70,10 @@ class NotedChildren:
     def stop(self, key: str, why: str) -> None:
         if key in self.there and key not in self.left:
             self.stopped[key] = why
+
+    def interrupt(self, key: str) -> None:
+        if key in self.there and key not in self.left:
+            self.interrupted.append(key)
 
     def send(self, key: str, **message: Any) -> None:
         self.there[key][1](message)
@@ -233,6 +239,33 @@ def test_it_has_not_resumed_before_something_was_counted(host: Host) -> None:
     assert [reason for _object, reason in host.told()] == ["WatchFailed", "WatchResumed"]
 
 
+@pytest.mark.parametrize("fails", [COPIES, MEASURE])
+def test_it_has_not_resumed_before_each_kind_of_round_was_watched(
+    host: Host, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    both = replace(NVME, kinds=frozenset((COPIES, MEASURE)))
+    fits = MEASURE if fails == COPIES else COPIES
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    host.look(both)
+    for attempt in range(3):
+        host.start(kind=fits)
+        host.children.send("watch/8:2", done="", watches=True)
+        assert host.shown()["/mnt/nvme0"]["engine"] == ("scan" if attempt else "watch")
+        host.start(kind=fails)
+        host.children.end("watch/8:2", "it takes more than 64 MiB")
+        host.children.end(f"{fails}/8:2")
+        now += RETRY_S + 1
+    assert [reason for _object, reason in host.told()] == ["WatchFailed"]
+    assert (host.shown()["/mnt/nvme0"]["failed"], host.shown()["/mnt/nvme0"]["failures"]) == (True, 1)
+    for kind in (fits, fails):
+        assert [reason for _object, reason in host.told()] == ["WatchFailed"]
+        host.start(kind=kind)
+        host.children.send("watch/8:2", done="", watches=True)
+    assert [reason for _object, reason in host.told()] == ["WatchFailed", "WatchResumed"]
+    assert host.shown()["/mnt/nvme0"]["reason"] == ""
+
+
 def test_a_child_that_dies_between_rounds(host: Host) -> None:
     host.watched()
     host.children.end("watch/8:2", "ended with signal 9")
@@ -247,6 +280,18 @@ def test_reloading_tries_again_at_once(host: Host) -> None:
     host.engines.retry()
     host.start()
     assert list(host.children.there) == ["watch/8:2"]
+
+
+def test_what_was_lost_is_counted_over_all_children(host: Host) -> None:
+    host.watched()
+    host.children.send("watch/8:2", watching={**KNOWN, "lost": 2})
+    assert host.shown()["/mnt/nvme0"]["lost"] == 2
+    host.children.end("watch/8:2", "ended with signal 9")
+    assert host.shown()["/mnt/nvme0"]["lost"] == 2
+    host.engines.retry()
+    host.start()
+    host.children.send("watch/8:2", watching={**KNOWN, "lost": 1})
+    assert host.shown()["/mnt/nvme0"]["lost"] == 3
 
 
 def test_a_round_that_fails_says_so(host: Host) -> None:
@@ -290,11 +335,33 @@ def test_a_round_can_be_stopped(host: Host) -> None:
     host.watched()
     host.start(kind=COPIES)
     host.engines.stop("measure/8:2", "of another round")
-    assert host.children.stopped == {}
+    assert host.children.interrupted == []
     host.engines.stop("copies/8:2", "room has to be made")
-    host.look(NVME)
-    host.children.end("watch/8:2")
+    assert host.children.interrupted == ["watch/8:2"] and host.children.stopped == {}
+    assert host.engines.running("copies/8:2"), "it has copies open until it says that it has ended"
+    host.children.send("watch/8:2", watching=KNOWN)
+    host.children.send("watch/8:2", done="broken off", watches=True)
     assert host.ended == {"measure/8:2": Ending(), "copies/8:2": Ending("room has to be made")}
+    assert not host.engines.running("copies/8:2") and host.shown()["/mnt/nvme0"]["trees"] == 2, "it goes on watching"
+    host.start(kind=COPIES)
+    host.children.send("watch/8:2", done="no space", watches=False)
+    assert host.ended["copies/8:2"] == Ending("no space"), "that was not stopped"
+
+
+def test_a_round_that_was_at_its_end_was_not_stopped(host: Host) -> None:
+    host.watched()
+    host.start(kind=COPIES)
+    host.engines.stop("copies/8:2", "room has to be made")
+    host.children.send("watch/8:2", done="", watches=True)
+    assert host.ended["copies/8:2"] == Ending()
+
+
+def test_a_child_that_dies_of_being_stopped_is_no_failure(host: Host) -> None:
+    host.watched()
+    host.start(kind=COPIES)
+    host.engines.stop("copies/8:2", "room has to be made")
+    host.children.end("watch/8:2", "ended with signal 2")
+    assert host.ended["copies/8:2"] == Ending("room has to be made")
     assert host.told() == [] and host.children.there == {}
     assert host.start(kind=COPIES) and list(host.children.there) == ["watch/8:2"]
 

@@ -65,6 +65,7 @@ STATE: dict[str, Any] = {
                 "reason": "",
                 "failed": False,
                 "failures": 1,
+                "lost": 2,
                 "trees": 3,
                 "directories": 40,
                 "listed": 970.5,
@@ -77,6 +78,7 @@ STATE: dict[str, Any] = {
                 "reason": "other hosts may write there too",
                 "failed": False,
                 "failures": 0,
+                "lost": 0,
                 "trees": 0,
                 "directories": 0,
                 "listed": None,
@@ -203,6 +205,8 @@ stowage_measuring_directories{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
 stowage_measuring_listed_timestamp_seconds{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 970.5
 stowage_measuring_failures_total{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 1
 stowage_measuring_failures_total{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
+stowage_measuring_lost_total{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 2
+stowage_measuring_lost_total{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
 stowage_location_listed_timestamp_seconds{location="runs"} 960.5
 stowage_location_bytes{location="runs"} 5000000000
 stowage_location_files{location="runs"} 12

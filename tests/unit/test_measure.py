@@ -84,6 +84,19 @@ def test_totals_are_those_of_every_inode_once(tree: Path, root_fd: int, workers:
     assert Scan(workers, pace).measure(root_fd) == expected(tree)
 
 
+def test_a_scan_that_is_broken_off_leaves_nothing_open(tree: Path, root_fd: int) -> None:
+    before = os.listdir("/proc/self/fd")
+    steps = iter(range(2))
+
+    def check() -> None:
+        if next(steps, None) is None:
+            raise InterruptedError("enough")
+
+    with pytest.raises(InterruptedError, match="enough"):
+        Scan(check=check).measure(root_fd)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_inodes_are_files_and_directories() -> None:
     assert Usage(files=3, directories=2).inodes == 5
 

@@ -36,7 +36,7 @@ HORIZON_S = 10.0
 
 
 class GivenWay(StowageError):
-    """Tiers of this backend are being declared or emptied: nothing was wrong, and it is tried again."""
+    """It was to end, or tiers of this backend are being declared or emptied: nothing was wrong."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ def keep(
 ) -> None:
     """Wait until the tier may be above its marks, then do rounds for as long as they are needed.
 
-    It is called in a process of its own.
+    It is called in a process of its own, which SIGTERM ends once the file is gone that it is at, and what went is
+    reported.
 
     :param terms: tells what is declared now, before each round; None when nothing is any more
     :param removes: whether files go; otherwise there is one look, and what would go is reported
@@ -123,25 +124,35 @@ def keep(
     :param before: what the tier held after the last look; None when it is not known
     :param report: is told each step, and that the work goes on; see ``_Keeper``
     :raises StowageError: when it cannot be done
+    :raises GivenWay: when it was to end
     """
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # tells that somebody wants a file on which a lease is held
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+
+    def go_on() -> None:
+        if told:
+            raise GivenWay("it was to end")
+
     now = terms()
     feared = None
     if now is not None and before is not None:
-        feared = _watch(now, before, interval_s, report)
+        feared = _watch(now, before, interval_s, report, go_on)
         now = terms()
     last: Round | None = None
     while now is not None:
-        earlier, last = last, _Keeper(places, now, report).round(removes, feared)
+        earlier, last = last, _Keeper(places, now, report, go_on).round(removes, feared)
         feared = None
         rest = rest_s(now.limits, earlier, last) if removes else None
         if rest is None:
             return
-        _sleep_until(last.began + rest, report)
+        _sleep_until(last.began + rest, report, go_on)
         now = terms()
 
 
-def _watch(terms: Terms, estimate: Estimate, interval_s: float, report: Callable[..., object]) -> Growth | None:
+def _watch(
+    terms: Terms, estimate: Estimate, interval_s: float, report: Callable[..., object], go_on: Callable[[], None]
+) -> Growth | None:
     """Wait until the tier may be above its marks; return how much it may have grown.
 
     None after *interval_s*: others may have freed as much as it has grown, then only a look shows that.
@@ -154,15 +165,17 @@ def _watch(terms: Terms, estimate: Estimate, interval_s: float, report: Callable
         if terms.limits.is_above(estimate.allocated, estimate.files):
             return Growth(start, (estimate.allocated, estimate.files))
         time.sleep(WATCH_S)
+        go_on()
         number += 1
         if number % 16 == 0:
             report()
     return None
 
 
-def _sleep_until(end: float, report: Callable[..., object]) -> None:
+def _sleep_until(end: float, report: Callable[..., object], go_on: Callable[[], None]) -> None:
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, ALIVE_S))
+        go_on()
         report()
 
 
@@ -175,10 +188,11 @@ class _Keeper:
     without a name, signs of life.
     """
 
-    def __init__(self, places: Places, terms: Terms, report: Callable[..., object]) -> None:
+    def __init__(self, places: Places, terms: Terms, report: Callable[..., object], go_on: Callable[[], None]) -> None:
         self._places = places
         self._terms = terms
         self._report = report
+        self._go_on = go_on
         self._fd = -1
         self._check_next = self._alive_next = 0.0
         self._removed = Removed()
@@ -220,8 +234,10 @@ class _Keeper:
             sizes = [victim.allocated for victim in plan.victims()]
             self._report(step="planned", allocated=sum(sizes), files=len(sizes))
             return Round(began, found, found)
-        excess = files_round.remove(self._fd, self._terms.path, plan, self._removed, self._check)
-        self._tell_removed()
+        try:
+            excess = files_round.remove(self._fd, self._terms.path, plan, self._removed, self._check)
+        finally:
+            self._tell_removed()  # what has gone has gone, however this ends
         kept = self._removed.kept
         left = plan.allocated - self._removed.allocated, plan.files - self._removed.files
         stuck = bool(excess) and not plan.is_cut and self._terms.limits.is_above(*left)
@@ -236,6 +252,7 @@ class _Keeper:
 
     def _check(self) -> None:
         """Raise when the work has to end; called between files."""
+        self._go_on()
         now = time.monotonic()
         if now < self._check_next:
             return

@@ -49,7 +49,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _PREFIX = b".stowage-"
 
 Check = Callable[[], None]
-"""Raises when the work has to end; called every few milliseconds."""
+"""Raises when the work has to end; called every few milliseconds, and before each file that goes."""
 
 
 def look(root_fd: int, limits: Limits, check: Check) -> tuple[Plan, FirstProblems]:
@@ -148,9 +148,8 @@ def remove(root_fd: int, path: str, plan: Plan, removed: Removed, check: Check) 
             batch = _batch(candidates, excess)
             if not batch:
                 break
-            for number, victim in enumerate(batch):
-                if not number & 63:
-                    check()
+            for victim in batch:
+                check()
                 freed = remover.remove(victim)
                 if freed is not None:
                     removed.files += 1

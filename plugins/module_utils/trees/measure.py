@@ -8,6 +8,7 @@ Whoever wants to know asks an `Engine`. One that looks at a filesystem that hang
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -26,7 +27,8 @@ class Usage:
     allocated        what everything takes on the disk, as `du` without options counts
     linked           the part of that in files with several names, of which others may be elsewhere
     files            everything that is no directory
-    complete         whether nothing was missed; `problems` says what was, and which mounts below were left out
+    complete         whether nothing was missed; `problems` says what was, and which mounts below were left out.
+                     What watching cannot see until a tree is listed in full again is in docs/measuring.md ("Watching")
     """
 
     bytes: int = 0
@@ -69,12 +71,18 @@ class Engine(Protocol):
         """Return what the tree at `root_fd` holds; what could not be learnt makes it incomplete."""
 
 
+def _go_on() -> None:
+    """Break nothing off."""
+
+
 @dataclass(frozen=True)
 class Scan:
     """The engine that looks at every file each time, in this process or in several forked ones, at a pace."""
 
     workers: int = 1
     pace: Pace | None = None
+    check: Callable[[], None] = _go_on
+    """Called every few milliseconds by a single worker; what it raises breaks the measurement off."""
 
     def measure(self, root_fd: int) -> Usage:
         """Count the tree at `root_fd`. A worker that fails raises `StowageError`."""
@@ -82,7 +90,13 @@ class Scan:
         if self.workers == 1:
             seen = InodeSet()
             tally = Tally(lambda status: seen.add(status.st_dev, status.st_ino))
-            tally.count(Walk(root_fd, problems.add), Pacer(self.pace).step)
+            pacer = Pacer(self.pace)
+
+            def step() -> None:
+                self.check()
+                pacer.step()
+
+            tally.count(Walk(root_fd, problems.add), step)
         else:
             from .workers import tally_in_workers
 

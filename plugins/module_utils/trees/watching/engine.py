@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ...errors import printable
 from ...mounts import Mount
@@ -43,20 +43,28 @@ class Watch:
     """What changes on one filesystem, and what its trees hold."""
 
     def __init__(
-        self, fd: int, pace: Pace | None = None, memory_bytes: int = 64 << 20, settles_s: float | None = None
+        self,
+        fd: int,
+        pace: Pace | None = None,
+        memory_bytes: int = 64 << 20,
+        settles_s: float | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to watch the filesystem that *fd* is on; no descriptor of it is kept, so it can be unmounted.
 
         :param memory_bytes: how much may be known
         :param settles_s: for how long what a changed file takes may still change by itself, in seconds; None for as
             long as this kernel may take to write it back
+        :param check: called every few milliseconds while directories are listed; what it raises breaks that off, and
+            the next measurement lists what is missing
         :raises WatchError: when it cannot be watched
         """
         self._pace = pace
+        self._check = check
         self._memory_bytes = memory_bytes
         self._settles_s = _write_back_s() if settles_s is None else settles_s
         self._known: dict[int, Known] = {}
-        self._losses = 0
+        self.losses = 0
         """How often everything known was lost."""
         self._namer = Namer()
         self._device = self._mount(fd, Table()).device
@@ -71,9 +79,9 @@ class Watch:
 
     def drain(self) -> bool:
         """Take events that wait; return whether what is known is still known."""
-        losses = self._losses
+        losses = self.losses
         self._drain()
-        return losses == self._losses
+        return losses == self.losses
 
     def knows(self, root_fd: int) -> bool:
         """Return whether measuring the tree at *root_fd* will not list all of it."""
@@ -86,7 +94,7 @@ class Watch:
         """
         tree = self._settled(root_fd)
         if tree is None:
-            return Scan(pace=self._pace).measure(root_fd)
+            return Scan(pace=self._pace, check=self._check).measure(root_fd)
         return tree if isinstance(tree, Usage) else tree.usage()
 
     def measure_parts(self, root_fd: int, begins: Begins, deepest: int) -> None:
@@ -132,7 +140,7 @@ class Watch:
 
     def close(self) -> None:
         """End watching."""
-        self._lose()
+        self._known = {}
         self._changes.close()
 
     def _find(self, root_fd: int) -> tuple[Known | None, int | None]:
@@ -160,7 +168,7 @@ class Watch:
         return True
 
     def _lose(self) -> None:
-        self._losses += 1
+        self.losses += 1
         self._known = {}
 
     def _settled(self, root_fd: int) -> Tree | Usage | None:
@@ -218,14 +226,15 @@ class Watch:
         return mount
 
     def _step(self) -> None:
+        self._check()
         self._pacer.step()
         if time.monotonic() - self._drained >= _DRAIN_S:
             self._drain_or_lose()
 
     def _drain_or_lose(self) -> None:
-        losses = self._losses
+        losses = self.losses
         self._drain()
-        if losses != self._losses:
+        if losses != self.losses:
             raise Lost
 
     def _room_left(self) -> None:

@@ -80,9 +80,21 @@ class Visitor:
 
     def _go(self, fd: int, report: Callable[[Problem], None], start: int, listing: int) -> set[int]:
         """Take in what a walk comes across, and return the directories directly in its first one."""
+        line: list[int] = []
+        try:
+            return self._take_in(fd, report, start, listing, line)
+        except BaseException:
+            # All on the way there: of each, what comes after it was not come across.
+            forest = self._known.forest
+            self._known.dirty.update(node for node in (start, *line) if node != NOWHERE and forest.is_known(node))
+            raise
+
+    def _take_in(
+        self, fd: int, report: Callable[[Problem], None], start: int, listing: int, line: list[int]
+    ) -> set[int]:
+        """Do that, and keep in *line* the way to the directory that the walk is at."""
         known, forest = self._known, self._known.forest
         met: set[int] = set()
-        line: list[int] = []
 
         def note(problem: Problem) -> None:
             if not problem.missing:
