@@ -194,3 +194,32 @@ def test_no_copy_goes_when_others_have_made_room_meanwhile(host: Lab) -> None:
     result = host.evict(0, settings, step=make_room)
     assert gone(result) == [] and result.blocked == "" and result.kept == {}
     assert host.names() == ["ml.first", "ml.second"] and host.trash() == []
+
+
+@on_each
+def test_the_limit_is_met_by_what_copies_take_whatever_they_give_back(host: Lab) -> None:
+    oldest, *_others = of(host, "ml.first", "ml.second", "ml.third")
+    os.link(oldest, host.path.parent / "elsewhere")
+    record = copies.load_record(host.places, "ml.first")
+    assert record is not None
+    copies.write_record(host.places, "ml.first", replace(record, linked=SIZE))
+    limit = 2 * SIZE + SIZE // 2
+    planned = eviction.current_plan(host.places, host.limited(limit), NOW)
+    assert [(one.name, one.reason) for one in planned.victims] == [("ml.first", "limit")]
+    result = host.evict(limit)
+    assert gone(result) == ["ml.first"] and result.kept == {} and result.blocked == ""
+
+
+@on_each
+def test_with_the_limit_met_first_no_more_goes_than_each_of_both_needs(host: Lab) -> None:
+    oldest, *_others = of(host, "ml.first", "ml.second", "ml.third", "ml.fourth")
+    os.link(oldest, host.path.parent / "elsewhere")
+    record = copies.load_record(host.places, "ml.first")
+    assert record is not None
+    copies.write_record(host.places, "ml.first", replace(record, linked=SIZE))
+    settings, limit = short(host, SIZE // 2), 2 * SIZE + SIZE // 2
+    planned = eviction.current_plan(host.places, host.limited(limit), settings)
+    assert [one.name for one in planned.victims] == ["ml.first", "ml.second"]
+    result = host.evict(limit, settings)
+    assert gone(result) == ["ml.first", "ml.second"] and result.kept == {} and result.blocked == ""
+    assert_at_the_mark(host, settings)

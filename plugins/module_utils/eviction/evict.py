@@ -41,8 +41,8 @@ from ..use.child import answer_of, nothing
 from ..use.look import InUse
 from . import stop as eviction_stop
 from .content import content_of
-from .given_back import IN_VAIN, Given, GivenBack, total
-from .plan import ASKED_FOR, DELETED, LIMIT, UNFILLED, Plan, Settings, Victim, assess, plan
+from .given_back import Given, GivenBack, total
+from .plan import ASKED_FOR, DELETED, FULL, LIMIT, UNFILLED, Plan, Settings, Victim, assess, plan
 from .round import Locked, Report, Result, Step, Work
 
 BATCH = 64
@@ -74,13 +74,12 @@ def current_plan(
     :raises StowageError: when the data location is not there, or what protects a copy cannot be read
     """
     figures = figures or {}
-    kept: dict[str, str] = {}
     given: dict[str, tuple[int, int]] = {}
     counted: GivenBack | None = None
     with opened_parts(location) as parts:
         while True:
-            made = _plan(places, location, settings, parts, figures, kept, (), given)
-            victims = [one for one in made.victims if one.reason not in ASKED_FOR and one.name not in given]
+            made = _plan(places, location, settings, parts, figures, {}, (), given)
+            victims = [one for one in made.victims if one.reason == FULL and one.name not in given]
             linked = [one for one in victims if _is_linked(places, one, figures)]
             if not linked:
                 return made
@@ -92,7 +91,7 @@ def current_plan(
                     for name in counted.add(content_of(one.name, fd, nothing, sharing=False)):
                         # One that goes for what another one gives back with it must not seem to be worth nothing.
                         given[name] = (max(1, counted.given[name].bytes), max(1, counted.given[name].inodes))
-            kept = dict.fromkeys(counted.held_back, IN_VAIN)
+            given.update(dict.fromkeys(counted.held_back, (0, 0)))
 
 
 def _is_linked(places: Places, victim: Victim, figures: Mapping[str, CopyRecord]) -> bool:
@@ -238,8 +237,10 @@ def _round(work: Work, parts: Parts, now: Plan) -> tuple[bool, str]:
     with ExitStack() as stack:
         held = work.unused(parts, work.lock(parts, chosen, stack))
         # The last measurement may be old. What goes is measured now, and no more goes than that.
-        wanted = None if asked_for else Given(now.wanted_bytes, now.wanted_inodes)
-        held = work.aside(parts, work.measured(held, wanted))
+        # The limit, which is about what copies take, has to be met in any case: so it is met before room is made.
+        by_size = LIMIT in now.triggers and not asked_for
+        for_room = Given(now.over_bytes) if by_size else Given(now.wanted_bytes, now.wanted_inodes)
+        held = work.aside(parts, work.measured(held, None if asked_for else for_room, by_size))
         condemned = work.prove_and_condemn(parts, held, partial(_is_enough, parts, now))
     # Only now: what neighbors write while copies are judged has nothing to do with what becomes free.
     before = Space.of(parts.root)
@@ -275,7 +276,7 @@ def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Locked
     freed, freed_inodes = after.free - before.free, after.files_free - before.files_free
     work.result.freed_bytes += freed
     work.say("freed", "", bytes=freed, planned=planned, inodes=freed_inodes, planned_inodes=planned_inodes)
-    if now.wanted_bytes and freed < planned / 2 - _NOTICEABLE:
+    if now.wanted_bytes and max(0, freed) < planned / 2 - _NOTICEABLE:
         return (
             f"the copies removed were to give back {decimal(planned)} and only "
             f"{decimal(max(0, freed))} became free; something else fills the disk, or holds their blocks"

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import events
@@ -207,13 +207,14 @@ class Work:
                 unused.append(one)
         return unused
 
-    def measured(self, held: Sequence[Locked], wanted: Given | None) -> list[Locked]:
+    def measured(self, held: Sequence[Locked], wanted: Given | None, by_size: bool = False) -> list[Locked]:
         """Return as many, with the sizes that they have now, as it takes to free so much; the others are let go.
 
         :param wanted: what must become free; None when all go anyway
+        :param by_size: whether what copies take counts, and not what they give back
         """
         sharing = self._location.filesystem.fstype in SHARING
-        earlier = self._held_back.values() if wanted is not None else ()
+        earlier = self._held_back.values() if wanted is not None and not by_size else ()
         counted = GivenBack(wanted, [content for _victim, content in earlier])
         locked = {one.victim.name: one for one in held}
         alive = Beat(self.alive)
@@ -224,7 +225,7 @@ class Work:
             content = content_of(name, one.fd, alive, sharing)
             one.victim = one.victim._replace(allocated=content.allocated, inodes=content.inodes)
             one.content = content
-            chosen += counted.add(content)
+            chosen += counted.add(replace(content, links={}, shared={}) if by_size else content)
         for name in locked.keys() - chosen:
             locked[name].stack.close()
         self._hold_back(locked, counted)
