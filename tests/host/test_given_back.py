@@ -17,9 +17,11 @@ from copies_lab import NOW, Lab
 
 from stowage_core.copies import present as copies
 from stowage_core.eviction import evict as eviction
+from stowage_core.eviction import round as rounds
 from stowage_core.eviction.given_back import IN_VAIN
 from stowage_core.eviction.plan import Settings
 from stowage_core.sizes import Space
+from stowage_core.trees.pace import Pace
 
 MIB = 1 << 20
 SIZE = 32 * MIB
@@ -122,6 +124,29 @@ def test_copies_with_one_file_go_together(host: Lab, wanted: int) -> None:
     assert gone(result) == expected and result.blocked == "" and result.kept == {}
     assert [one.name for one in planned.victims] == expected
     assert_at_the_mark(host, settings)
+
+
+@on_each
+def test_a_plan_looks_at_no_more_files_than_matter_and_says_that_it_goes_on(
+    host: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_ALIVE_S", 0.0)
+    said: list[str] = []
+    of(host, "ml.first", "ml.second")
+    settings = short(host, SIZE // 2)
+
+    def planned(linked: int) -> int:
+        record = copies.load_record(host.places, "ml.first")
+        assert record is not None
+        copies.write_record(host.places, "ml.first", replace(record, linked=linked))
+        plan = eviction.current_plan(
+            host.places, host.location, settings, pace=Pace(1.0), alive=lambda: said.append("")
+        )
+        assert [one.name for one in plan.victims] == ["ml.first"]
+        return plan.looked_at
+
+    assert planned(0) == planned(SIZE // 100 - 1) == 0 and not said
+    assert planned(SIZE // 100 + 1) == 1 and said
 
 
 @on_each

@@ -36,14 +36,15 @@ from ..records import RecordError
 from ..runs import pins
 from ..sizes import Space, decimal
 from ..syscalls import syncfs
+from ..trees.pace import Pace, Pacer
 from ..use import look as use
 from ..use.child import answer_of, nothing
 from ..use.look import InUse
 from . import stop as eviction_stop
 from .content import content_of
-from .given_back import Given, GivenBack, total
+from .given_back import WORTH, Given, GivenBack, total
 from .plan import ASKED_FOR, DELETED, FULL, LIMIT, UNFILLED, Plan, Settings, Victim, assess, plan
-from .round import Locked, Report, Result, Step, Work
+from .round import Beat, Locked, Report, Result, Step, Work
 
 BATCH = 64
 """The most copies in one round: each is held open, and looked at together with the others."""
@@ -67,40 +68,53 @@ def current_plan(
     settings: Settings,
     *,
     figures: Mapping[str, CopyRecord] | None = None,
+    pace: Pace | None = None,
+    alive: Callable[[], None] = nothing,
 ) -> Plan:
     """Return what would go now.
 
     :param figures: what is known of copies beyond their records, by name
+    :param pace: how much of one core's time looking at the files of copies may take; None is all of it
+    :param alive: called about every second meanwhile
     :raises StowageError: when the data location is not there, or what protects a copy cannot be read
     """
     figures = figures or {}
     given: dict[str, tuple[int, int]] = {}
     counted: GivenBack | None = None
+    pacer, beat = Pacer(pace), Beat(alive)
+
+    def step() -> None:
+        pacer.step()
+        beat()
+
     with opened_parts(location) as parts:
         while True:
             made = _plan(places, location, settings, parts, figures, {}, (), given)
             victims = [one for one in made.victims if one.reason == FULL and one.name not in given]
-            linked = [one for one in victims if _is_linked(places, one, figures)]
+            linked = [one for one in victims if _is_linked(places, one, figures, made)]
             if not linked:
-                return made
+                return replace(made, looked_at=len(given))
             if counted is None:
                 counted = GivenBack(Given(made.wanted_bytes, made.wanted_inodes))
             for one in linked:
                 given[one.name] = (one.allocated, one.inodes)
                 with suppress(OSError), copies.opened(parts.drives, os.fsencode(one.name)) as fd:
-                    for name in counted.add(content_of(one.name, fd, nothing, sharing=False)):
+                    for name in counted.add(content_of(one.name, fd, step, sharing=False)):
                         # One that goes for what another one gives back with it must not seem to be worth nothing.
                         given[name] = (max(1, counted.given[name].bytes), max(1, counted.given[name].inodes))
             given.update(dict.fromkeys(counted.held_back, (0, 0)))
 
 
-def _is_linked(places: Places, victim: Victim, figures: Mapping[str, CopyRecord]) -> bool:
-    """Return whether a copy had files with several names when it was measured."""
+def _is_linked(places: Places, victim: Victim, figures: Mapping[str, CopyRecord], made: Plan) -> bool:
+    """Return whether so much of a copy was in files with several names that it matters wherever the others are."""
     record = figures.get(victim.name)
     if record is None:
         with suppress(StowageError):
             record = copies.load_record(places, victim.name)
-    return record is not None and record.identity == victim.identity and bool(record.linked)
+    if record is None or record.identity != victim.identity or not record.linked:
+        return False
+    # How many inodes these files are is not known. Of bytes so few make a copy neither go in vain nor the plan wrong.
+    return bool(made.wanted_inodes) or record.linked >= WORTH * victim.allocated
 
 
 def _plan(

@@ -120,6 +120,8 @@ class Plan:
     files_free: int = 0
     tries: int = 0
     """How many tries in a row have not helped: while there are any, one copy is removed at a time."""
+    looked_at: int = 0
+    """Of how many copies the files were looked at for it."""
 
 
 def duration(seconds: float) -> str:
