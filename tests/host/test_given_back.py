@@ -179,6 +179,24 @@ def test_copies_that_share_blocks_with_each_other_go_together(host: Lab) -> None
 
 
 @on_sharing
+def test_of_copies_that_share_more_than_is_told_apart_one_goes_at_a_time(
+    host: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gives back what it has alone for sure; what is free then is read before another one goes."""
+    monkeypatch.setattr(rounds, "MOST_UNITS", 0)
+    (kept,) = of(host, "ml.kept", evictable=False)
+    for file in of(host, "ml.first", "ml.second", "ml.third"):
+        shutil.copyfile(file, file.with_name("own"))
+        reflinks(kept, file)
+    settings, rounds_of = short(host, 2 * SIZE - SIZE // 2), []
+    result = host.evict(
+        0, settings, report=lambda said: rounds_of.extend([said] if said.get("step") == "freed" else [])
+    )
+    assert gone(result) == ["ml.first", "ml.second"] and result.blocked == "" and len(rounds_of) == 2
+    assert_at_the_mark(host, settings)
+
+
+@on_sharing
 def test_blocks_that_a_copy_shares_with_itself_come_back(host: Lab) -> None:
     (file,) = of(host, "ml.twice")
     second = file.with_name("second")

@@ -95,7 +95,7 @@ def current_plan(
             if not linked:
                 return replace(made, looked_at=len(given))
             if counted is None:
-                counted = GivenBack(Given(made.wanted_bytes, made.wanted_inodes))
+                counted = GivenBack(Given(made.wanted_bytes, made.wanted_inodes), alive=beat)
             for one in linked:
                 given[one.name] = (one.allocated, one.inodes)
                 with suppress(OSError), copies.opened(parts.drives, os.fsencode(one.name)) as fd:
@@ -284,7 +284,7 @@ def _sync(work: Work, parts: Parts) -> None:
 
 def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Locked], now: Plan) -> str:
     """Say when removing does not help: something else holds the space, and more would be lost for nothing."""
-    planned, planned_inodes = total(one.content for one in removed if one.content is not None)
+    planned, planned_inodes = total((one.content for one in removed if one.content is not None), Beat(work.alive))
     _sync(work, parts)
     after = _settled(parts.root, before.free + planned)
     freed, freed_inodes = after.free - before.free, after.files_free - before.files_free
