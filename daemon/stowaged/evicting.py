@@ -23,6 +23,7 @@ from stowage_core.eviction import plan as eviction_plan
 from stowage_core.eviction import stop as eviction_stop
 from stowage_core.places import Places
 from stowage_core.sizes import Space, decimal
+from stowage_core.trees.pace import Pace
 
 from . import eviction_decision as decision
 from . import settings, tables, use_service
@@ -138,10 +139,13 @@ class Evicting:
         self._mode = mode
         for place in self._of.values():
             place.known = decision.retried(place.known)
-            if place.work is not None and place.work.chosen.caches and mode != "on":
-                place.work.outcome = replace(place.work.outcome, withdrawn=True)
-                self._children.stop(eviction_key(place.location), f"stopped, because evict is {mode} now")
+            if place.work is not None and place.work.chosen.caches:
+                self._withdraw(place, place.work, f"stopped, because evict is {mode} now")
         self._writer.do(self._lift)
+
+    def _withdraw(self, place: _Place, work: _Work, why: str) -> None:
+        work.outcome = replace(work.outcome, withdrawn=True)
+        self._children.stop(eviction_key(place.location), why)
 
     def _lift(self) -> str:
         """Let another try be made although removing did not help before."""
@@ -160,6 +164,9 @@ class Evicting:
         self._of = {identity: self._of.get(identity, _Place(one)) for identity, one in locations.items()}
         if _deleted(declared) - _deleted(self._declared):
             self._figures.hurry()  # their copies may have been made since copies were listed
+            for place in self._of.values():
+                if place.work is not None and place.work.chosen.action == decision.PLAN:
+                    self._withdraw(place, place.work, "a plan was stopped, because a drive was deleted")
         until = float("inf")
         for identity, place in self._of.items():
             place.location = locations[identity]
@@ -261,11 +268,18 @@ class Evicting:
                         self._places, location, caches=chosen.caches, rate=RATE, report=send, in_use=self._in_use
                     )
                 elif chosen.action == decision.PLAN:
-                    plan = eviction.current_plan(self._places, location, configuration.limits, figures=known)
+                    plan = eviction.current_plan(
+                        self._places,
+                        location,
+                        configuration.limits,
+                        figures=known,
+                        pace=Pace(),
+                        alive=lambda: send({}),
+                    )
                     victims = [
                         {"copy": one.name, "reason": one.reason, "allocated": one.allocated} for one in plan.victims
                     ]
-                    send({"plan": victims, "blocked": plan.blocked})
+                    send({"plan": victims, "blocked": plan.blocked, "looked_at": plan.looked_at})
                 else:
                     result = eviction.evict(
                         self._places, *renew(), renew=renew, figures=known, rate=RATE, report=send, in_use=self._in_use
@@ -309,7 +323,7 @@ class Evicting:
         elif "plan" in message:
             self._plan, self._plan_made = message["plan"], time.time()
             self._note_plan(place.location.path)
-            work.outcome = replace(work.outcome, blocked=message["blocked"])
+            work.outcome = replace(work.outcome, blocked=message["blocked"], looked_at=message["looked_at"])
         elif "absent" in message:
             work.outcome = replace(work.outcome, absent=True)
         elif "result" in message:

@@ -33,6 +33,7 @@ copies that nobody asked to be removed, and where a data location is not there."
 FRESH_S = 60.0
 """How old the sizes of copies may be when all that they take decides: the limit of the data location."""
 PLAN_S = 30.0
+"""How long a plan stands for which no files had to be looked at; another one does until copies are measured again."""
 CLOSE = 0.05
 """How far above the mark at which eviction ends a disk's free fraction is close: bursts soon fill such a disk."""
 CLOSE_S = 5.0
@@ -88,6 +89,8 @@ class Known:
     """Why copies still lie aside, by name."""
     asked: float = NEVER
     """When a measurement was asked for."""
+    looked_at: float = float("inf")
+    """When the last plan had been made, if files of copies were looked at for it; else infinite."""
     interrupted: float = NEVER
     """When a measurement was ended."""
 
@@ -117,6 +120,8 @@ class Outcome:
     absent: bool = False
     """Whether the data location was not there, so that nothing was done."""
     blocked: str = ""
+    looked_at: int = 0
+    """Of how many copies the files were looked at for a plan."""
     removed: int = 0
     kept: int = 0
     waiting: Mapping[str, str] = field(default_factory=dict)
@@ -156,6 +161,8 @@ def decide(seen: Seen, known: Known, now: float) -> Decision:
     caches = seen.mode == "on" and not seen.former
     wanted = {part for part, is_wanted in _wanted(seen, known).items() if is_wanted}
     due = {part for part in wanted if known.due.get(part, NEVER) <= now}
+    if PLAN in wanted and now - seen.age > known.looked_at:
+        due.add(PLAN)
     until = [known.due[part] for part in wanted - due] + ([now + CLOSE_S] if seen.close and caches else [])
     rest = Decision(WAIT, until=min(until, default=float("inf")))
     if not known.recovered:
@@ -189,11 +196,12 @@ def observed(seen: Seen, known: Known) -> Known:
         return Known(aside=known.aside, asked=known.asked, interrupted=known.interrupted)
     wanted = _wanted(seen, known)
     gone = {part for part, is_wanted in wanted.items() if not is_wanted}
+    due = _without(known.due, _not_held_any_more(known.held, seen.held))
     return replace(
         known,
         making_room=known.making_room and wanted[ROOM],
         errors=_without(known.errors, gone),
-        due=_without(known.due, _not_held_any_more(known.held, seen.held)),
+        due=_without(due, {PLAN}) if PLAN in gone and due.get(PLAN) == float("inf") else due,
         short=known.short if is_pressed(seen, known) else "",
         waiting=known.waiting if wanted[DELETED] else {},
         held=seen.held,
@@ -211,6 +219,8 @@ def started(known: Known, decision: Decision, now: float) -> Known:
         return replace(known, asked=now)
     if decision.action == INTERRUPT:
         return replace(known, interrupted=now)
+    if decision.action == PLAN:
+        return replace(known, looked_at=float("inf"))
     return replace(known, making_room=known.making_room or ROOM in decision.parts)
 
 
@@ -232,7 +242,9 @@ def ended(seen: Seen, known: Known, decision: Decision, outcome: Outcome, now: f
         return replace(known, recovered=known.recovered and decision.action == PLAN, due=due, errors=errors)
     known = replace(known, errors=_without(known.errors, parts))
     if decision.action == PLAN:
-        return replace(known, short=outcome.blocked, due={**known.due, PLAN: now + PLAN_S})
+        stands = float("inf") if outcome.looked_at else now + PLAN_S
+        looked_at = now if outcome.looked_at else float("inf")
+        return replace(known, short=outcome.blocked, due={**known.due, PLAN: stands}, looked_at=looked_at)
     # Every other action has begun with what lay aside.
     look = now + (KEPT_S if outcome.aside else LOOK_S)
     known = replace(known, recovered=True, aside=outcome.aside, due={**known.due, RECOVER: look})

@@ -17,9 +17,11 @@ from copies_lab import NOW, Lab
 
 from stowage_core.copies import present as copies
 from stowage_core.eviction import evict as eviction
+from stowage_core.eviction import round as rounds
 from stowage_core.eviction.given_back import IN_VAIN
 from stowage_core.eviction.plan import Settings
 from stowage_core.sizes import Space
+from stowage_core.trees.pace import Pace
 
 MIB = 1 << 20
 SIZE = 32 * MIB
@@ -125,6 +127,29 @@ def test_copies_with_one_file_go_together(host: Lab, wanted: int) -> None:
 
 
 @on_each
+def test_a_plan_looks_at_no_more_files_than_matter_and_says_that_it_goes_on(
+    host: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_ALIVE_S", 0.0)
+    said: list[str] = []
+    of(host, "ml.first", "ml.second")
+    settings = short(host, SIZE // 2)
+
+    def planned(linked: int) -> int:
+        record = copies.load_record(host.places, "ml.first")
+        assert record is not None
+        copies.write_record(host.places, "ml.first", replace(record, linked=linked))
+        plan = eviction.current_plan(
+            host.places, host.location, settings, pace=Pace(1.0), alive=lambda: said.append("")
+        )
+        assert [one.name for one in plan.victims] == ["ml.first"]
+        return plan.looked_at
+
+    assert planned(0) == planned(SIZE // 100 - 1) == 0 and not said
+    assert planned(SIZE // 100 + 1) == 1 and said
+
+
+@on_each
 def test_what_was_asked_for_goes_whatever_it_gives_back(host: Lab) -> None:
     (file,) = of(host, "ml.dead")
     os.link(file, host.path.parent / "elsewhere")
@@ -150,6 +175,24 @@ def test_copies_that_share_blocks_with_each_other_go_together(host: Lab) -> None
     settings = short(host, SIZE // 2)
     result = host.evict(0, settings)
     assert gone(result) == ["ml.first", "ml.second"] and result.blocked == "" and result.kept == {}
+    assert_at_the_mark(host, settings)
+
+
+@on_sharing
+def test_of_copies_that_share_more_than_is_told_apart_one_goes_at_a_time(
+    host: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gives back what it has alone for sure; what is free then is read before another one goes."""
+    monkeypatch.setattr(rounds, "MOST_UNITS", 0)
+    (kept,) = of(host, "ml.kept", evictable=False)
+    for file in of(host, "ml.first", "ml.second", "ml.third"):
+        shutil.copyfile(file, file.with_name("own"))
+        reflinks(kept, file)
+    settings, rounds_of = short(host, 2 * SIZE - SIZE // 2), []
+    result = host.evict(
+        0, settings, report=lambda said: rounds_of.extend([said] if said.get("step") == "freed" else [])
+    )
+    assert gone(result) == ["ml.first", "ml.second"] and result.blocked == "" and len(rounds_of) == 2
     assert_at_the_mark(host, settings)
 
 
@@ -194,3 +237,32 @@ def test_no_copy_goes_when_others_have_made_room_meanwhile(host: Lab) -> None:
     result = host.evict(0, settings, step=make_room)
     assert gone(result) == [] and result.blocked == "" and result.kept == {}
     assert host.names() == ["ml.first", "ml.second"] and host.trash() == []
+
+
+@on_each
+def test_the_limit_is_met_by_what_copies_take_whatever_they_give_back(host: Lab) -> None:
+    oldest, *_others = of(host, "ml.first", "ml.second", "ml.third")
+    os.link(oldest, host.path.parent / "elsewhere")
+    record = copies.load_record(host.places, "ml.first")
+    assert record is not None
+    copies.write_record(host.places, "ml.first", replace(record, linked=SIZE))
+    limit = 2 * SIZE + SIZE // 2
+    planned = eviction.current_plan(host.places, host.limited(limit), NOW)
+    assert [(one.name, one.reason) for one in planned.victims] == [("ml.first", "limit")]
+    result = host.evict(limit)
+    assert gone(result) == ["ml.first"] and result.kept == {} and result.blocked == ""
+
+
+@on_each
+def test_with_the_limit_met_first_no_more_goes_than_each_of_both_needs(host: Lab) -> None:
+    oldest, *_others = of(host, "ml.first", "ml.second", "ml.third", "ml.fourth")
+    os.link(oldest, host.path.parent / "elsewhere")
+    record = copies.load_record(host.places, "ml.first")
+    assert record is not None
+    copies.write_record(host.places, "ml.first", replace(record, linked=SIZE))
+    settings, limit = short(host, SIZE // 2), 2 * SIZE + SIZE // 2
+    planned = eviction.current_plan(host.places, host.limited(limit), settings)
+    assert [one.name for one in planned.victims] == ["ml.first", "ml.second"]
+    result = host.evict(limit, settings)
+    assert gone(result) == ["ml.first", "ml.second"] and result.kept == {} and result.blocked == ""
+    assert_at_the_mark(host, settings)

@@ -106,6 +106,9 @@ def chosen(seen: dict[str, Any], known: dict[str, Any]) -> tuple[str, set[str]]:
         ({"mode": "on", **FULL, "measuring": True}, {"due": {**QUIET, ROOM: LATER}}, WAIT, set()),
         ({"mode": "on", "deleted": True, "measuring": True}, {}, WAIT, set()),
         ({"mode": "plan", **FULL, "measuring": True}, {}, PLAN, {PLAN}),
+        # A plan for which files were looked at stands until copies were measured again
+        ({"mode": "plan", **FULL}, {"due": {**QUIET, PLAN: float("inf")}, "looked_at": NOW - 10}, WAIT, set()),
+        ({"mode": "plan", **FULL}, {"due": {**QUIET, PLAN: float("inf")}, "looked_at": NOW - 11}, PLAN, {PLAN}),
         # It goes on beyond the mark at which it began
         ({"mode": "on", "below_stop": True}, {}, WAIT, set()),
         ({"mode": "on", "below_stop": True}, {"making_room": True}, REMOVE, {ROOM}),
@@ -151,6 +154,18 @@ def test_until_when_it_waits(seen: dict[str, Any], known: dict[str, Any], until:
 def test_what_it_may_remove(seen: dict[str, Any], known: dict[str, Any], caches: bool, limit: bool) -> None:
     decision = decide(replace(SEEN, **seen), replace(KNOWN, **known), NOW)
     assert (decision.caches, decision.limit) == (caches, limit)
+
+
+def test_a_plan_for_which_files_were_looked_at_is_made_again_after_an_event() -> None:
+    seen = replace(SEEN, mode="plan", below_start=True, below_stop=True)
+    known = started(KNOWN, PLANNING, NOW)
+    assert ended(seen, known, PLANNING, Outcome(), NOW).due[PLAN] == NOW + PLAN_S
+    known = ended(seen, known, PLANNING, Outcome(looked_at=1), NOW)
+    assert known.looked_at == NOW and known.due[PLAN] == float("inf") and observed(seen, known).due == known.due
+    assert PLAN not in retried(known).due
+    assert PLAN not in observed(replace(seen, below_start=False), known).due, "room was made by others"
+    failed = ended(seen, started(known, PLANNING, NOW), PLANNING, Outcome(error="why"), NOW)
+    assert decide(replace(seen, age=0.0), failed, NOW + 1).action != PLAN, "one that failed is not tried at once"
 
 
 REMOVING = Decision(REMOVE, frozenset({ROOM}), caches=True, limit=True)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stowage_core.copies.present import Copy, CopyRecord
 from stowage_core.drives.recorded import Drive
+from stowage_core.eviction.given_back import IN_VAIN
 from stowage_core.eviction.plan import DELETED, FULL, LIMIT, Plan, Settings, State, assess, plan
 from stowage_core.sizes import Space
 
@@ -64,7 +65,7 @@ def test_an_eviction_under_way_goes_on_to_its_mark() -> None:
 
 def test_what_copies_give_back_counts_where_it_is_known() -> None:
     result = made(disk(0.05), FIVE, given={"c": (1, 10), "b": (0, 0)})
-    assert victims(result) == ["c", "e", "d"] and result.kept["b"] == "would free nothing"
+    assert victims(result) == ["c", "e", "d"] and result.kept["b"] == IN_VAIN
     assert [victim.allocated for victim in result.victims] == [50, 50, 50], "what they take is told all the same"
 
 
@@ -82,6 +83,11 @@ def test_over_the_limit_until_within(limit: int, expected: list[str]) -> None:
     result = made(disk(0.5), FIVE, limit)
     assert victims(result) == expected
     assert all(victim.reason == LIMIT for victim in result.victims)
+
+
+def test_the_limit_is_about_what_copies_take_whatever_they_give_back() -> None:
+    result = made(disk(0.5), FIVE, 199, given={"c": (0, 0), "e": (1, 1)})
+    assert victims(result) == ["c", "e"] and result.blocked == "" and result.over_bytes == 51
 
 
 def test_copies_that_must_stay_count_for_the_limit() -> None:

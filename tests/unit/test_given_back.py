@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowage_core.eviction.given_back import Content, Given, GivenBack, Link, total
-from stowage_core.trees.shared_blocks import BLOCK, Blocks, size
+from stowage_core.trees.shared_blocks import BLOCK, MOST_UNITS, Blocks, size
 
 BOTH = {(1, 1): 2}
 """A file with two names: by device and inode."""
@@ -121,6 +121,31 @@ def test_blocks_that_a_copy_shares_with_itself_are_its_own() -> None:
     assert sum(map(size, blocks.once.values())) == 299 * BLOCK
     blocks.add([(0, 300 * BLOCK)])
     assert sum(map(size, blocks.once.values())) == BLOCK, "met a third time, they are as little outside"
+
+
+def test_so_many_shared_blocks_are_told_apart_and_what_is_beyond_does_not_come_back() -> None:
+    blocks = Blocks(2)
+    blocks.add([(0, 3 * 256 * BLOCK), (256 * BLOCK, BLOCK), (9 * 256 * BLOCK, BLOCK)])
+    assert list(map(size, blocks.once.values())) == [256 * BLOCK, 255 * BLOCK]
+    assert blocks.beyond == 257 * BLOCK
+    copy = Content("a", 1000 * BLOCK, 1, {}, blocks.once, blocks.beyond)
+    assert copy.alone() == ((1000 - 256 - 255 - 257) * BLOCK, 1)
+    again = Content("b", 1000 * BLOCK, 1, {}, blocks.once, blocks.beyond)
+    assert total([copy, again]).bytes == (2 * (1000 - 257) - 256 - 255) * BLOCK
+
+
+def test_no_more_than_64_gib_of_shared_blocks_are_told_apart() -> None:
+    blocks = Blocks()
+    blocks.add([(0, 1 << 40)])
+    assert len(blocks.once) == MOST_UNITS and blocks.beyond == (1 << 40) - (MOST_UNITS << 20)
+
+
+def test_it_says_that_comparing_goes_on() -> None:
+    said: list[str] = []
+    links = {(1, number): Link(1, 2, 1000) for number in range(10_000)}
+    counted = GivenBack(Given(10**9), alive=lambda: said.append(""))
+    counted.add(Content("a", 10**7, 10_000, links, dict.fromkeys(range(10_000), 1)))
+    assert len(said) == 20
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 1)), max_size=40), st.integers(0, 9000))

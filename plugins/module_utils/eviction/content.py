@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ..syscalls import open_beneath
 from ..trees.inode_set import InodeSet
-from ..trees.shared_blocks import Blocks, shared
+from ..trees.shared_blocks import MOST_UNITS, Blocks, shared
 from ..trees.tally import Tally
 from ..trees.walk import Walk
 from ..use.child import nothing
@@ -20,10 +20,13 @@ from .given_back import Content, Link
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def content_of(name: str, copy_fd: int, alive: Callable[[], None], sharing: bool) -> Content:
+def content_of(
+    name: str, copy_fd: int, alive: Callable[[], None], sharing: bool, most_units: int = MOST_UNITS
+) -> Content:
     """Return what the copy *name* holds, as far as it can be seen.
 
     :param sharing: whether its filesystem lets files share blocks, which asks each file
+    :param most_units: how many units of shared blocks are told apart
     """
     seen = InodeSet()
     links: dict[tuple[int, int], Link] = {}
@@ -45,15 +48,15 @@ def content_of(name: str, copy_fd: int, alive: Callable[[], None], sharing: bool
     fd = open_beneath(copy_fd, b".")
     try:
         tally.count(Walk(fd, nothing), alive)
-        blocks = _shared_blocks(fd, alive) if sharing else {}
+        blocks = _shared_blocks(fd, alive, most_units) if sharing else Blocks(0)
     finally:
         os.close(fd)
-    return Content(name, tally.blocks * 512, tally.files + tally.directories, links, blocks)
+    return Content(name, tally.blocks * 512, tally.files + tally.directories, links, blocks.once, blocks.beyond)
 
 
-def _shared_blocks(copy_fd: int, alive: Callable[[], None]) -> dict[int, int]:
+def _shared_blocks(copy_fd: int, alive: Callable[[], None], most_units: int) -> Blocks:
     """Return the blocks that files with one name share with what is not in the copy; a file that is gone has none."""
-    blocks = Blocks()
+    blocks = Blocks(most_units)
     for directory in Walk(copy_fd, nothing):
         for entry in directory.files():
             alive()
@@ -71,4 +74,4 @@ def _shared_blocks(copy_fd: int, alive: Callable[[], None]) -> dict[int, int]:
                 pass  # what is not told counts as its own, and is seen by what becomes free
             finally:
                 os.close(fd)
-    return blocks.once
+    return blocks

@@ -36,14 +36,15 @@ from ..records import RecordError
 from ..runs import pins
 from ..sizes import Space, decimal
 from ..syscalls import syncfs
+from ..trees.pace import Pace, Pacer
 from ..use import look as use
 from ..use.child import answer_of, nothing
 from ..use.look import InUse
 from . import stop as eviction_stop
 from .content import content_of
-from .given_back import IN_VAIN, Given, GivenBack, total
-from .plan import ASKED_FOR, DELETED, LIMIT, UNFILLED, Plan, Settings, Victim, assess, plan
-from .round import Locked, Report, Result, Step, Work
+from .given_back import WORTH, Given, GivenBack, total
+from .plan import ASKED_FOR, DELETED, FULL, LIMIT, UNFILLED, Plan, Settings, Victim, assess, plan
+from .round import Beat, Locked, Report, Result, Step, Work
 
 BATCH = 64
 """The most copies in one round: each is held open, and looked at together with the others."""
@@ -67,41 +68,53 @@ def current_plan(
     settings: Settings,
     *,
     figures: Mapping[str, CopyRecord] | None = None,
+    pace: Pace | None = None,
+    alive: Callable[[], None] = nothing,
 ) -> Plan:
     """Return what would go now.
 
     :param figures: what is known of copies beyond their records, by name
+    :param pace: how much of one core's time looking at the files of copies may take; None is all of it
+    :param alive: called about every second meanwhile
     :raises StowageError: when the data location is not there, or what protects a copy cannot be read
     """
     figures = figures or {}
-    kept: dict[str, str] = {}
     given: dict[str, tuple[int, int]] = {}
     counted: GivenBack | None = None
+    pacer, beat = Pacer(pace), Beat(alive)
+
+    def step() -> None:
+        pacer.step()
+        beat()
+
     with opened_parts(location) as parts:
         while True:
-            made = _plan(places, location, settings, parts, figures, kept, (), given)
-            victims = [one for one in made.victims if one.reason not in ASKED_FOR and one.name not in given]
-            linked = [one for one in victims if _is_linked(places, one, figures)]
+            made = _plan(places, location, settings, parts, figures, {}, (), given)
+            victims = [one for one in made.victims if one.reason == FULL and one.name not in given]
+            linked = [one for one in victims if _is_linked(places, one, figures, made)]
             if not linked:
-                return made
+                return replace(made, looked_at=len(given))
             if counted is None:
-                counted = GivenBack(Given(made.wanted_bytes, made.wanted_inodes))
+                counted = GivenBack(Given(made.wanted_bytes, made.wanted_inodes), alive=beat)
             for one in linked:
                 given[one.name] = (one.allocated, one.inodes)
                 with suppress(OSError), copies.opened(parts.drives, os.fsencode(one.name)) as fd:
-                    for name in counted.add(content_of(one.name, fd, nothing, sharing=False)):
+                    for name in counted.add(content_of(one.name, fd, step, sharing=False)):
                         # One that goes for what another one gives back with it must not seem to be worth nothing.
                         given[name] = (max(1, counted.given[name].bytes), max(1, counted.given[name].inodes))
-            kept = dict.fromkeys(counted.held_back, IN_VAIN)
+            given.update(dict.fromkeys(counted.held_back, (0, 0)))
 
 
-def _is_linked(places: Places, victim: Victim, figures: Mapping[str, CopyRecord]) -> bool:
-    """Return whether a copy had files with several names when it was measured."""
+def _is_linked(places: Places, victim: Victim, figures: Mapping[str, CopyRecord], made: Plan) -> bool:
+    """Return whether so much of a copy was in files with several names that it matters wherever the others are."""
     record = figures.get(victim.name)
     if record is None:
         with suppress(StowageError):
             record = copies.load_record(places, victim.name)
-    return record is not None and record.identity == victim.identity and bool(record.linked)
+    if record is None or record.identity != victim.identity or not record.linked:
+        return False
+    # How many inodes these files are is not known. Of bytes so few make a copy neither go in vain nor the plan wrong.
+    return bool(made.wanted_inodes) or record.linked >= WORTH * victim.allocated
 
 
 def _plan(
@@ -238,8 +251,10 @@ def _round(work: Work, parts: Parts, now: Plan) -> tuple[bool, str]:
     with ExitStack() as stack:
         held = work.unused(parts, work.lock(parts, chosen, stack))
         # The last measurement may be old. What goes is measured now, and no more goes than that.
-        wanted = None if asked_for else Given(now.wanted_bytes, now.wanted_inodes)
-        held = work.aside(parts, work.measured(held, wanted))
+        # The limit, which is about what copies take, has to be met in any case: so it is met before room is made.
+        by_size = LIMIT in now.triggers and not asked_for
+        for_room = Given(now.over_bytes) if by_size else Given(now.wanted_bytes, now.wanted_inodes)
+        held = work.aside(parts, work.measured(held, None if asked_for else for_room, by_size))
         condemned = work.prove_and_condemn(parts, held, partial(_is_enough, parts, now))
     # Only now: what neighbors write while copies are judged has nothing to do with what becomes free.
     before = Space.of(parts.root)
@@ -269,13 +284,13 @@ def _sync(work: Work, parts: Parts) -> None:
 
 def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Locked], now: Plan) -> str:
     """Say when removing does not help: something else holds the space, and more would be lost for nothing."""
-    planned, planned_inodes = total(one.content for one in removed if one.content is not None)
+    planned, planned_inodes = total((one.content for one in removed if one.content is not None), Beat(work.alive))
     _sync(work, parts)
     after = _settled(parts.root, before.free + planned)
     freed, freed_inodes = after.free - before.free, after.files_free - before.files_free
     work.result.freed_bytes += freed
     work.say("freed", "", bytes=freed, planned=planned, inodes=freed_inodes, planned_inodes=planned_inodes)
-    if now.wanted_bytes and freed < planned / 2 - _NOTICEABLE:
+    if now.wanted_bytes and max(0, freed) < planned / 2 - _NOTICEABLE:
         return (
             f"the copies removed were to give back {decimal(planned)} and only "
             f"{decimal(max(0, freed))} became free; something else fills the disk, or holds their blocks"

@@ -13,16 +13,19 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..trees.shared_blocks import size
+from ..use.child import nothing
 
 IN_VAIN = "would free next to nothing: shared with what stays"
 """Why a copy stays whose files have names, or share their blocks, outside of what can go."""
 WORTH = 0.01
 """Which part of what a copy takes must become free."""
+_A_STEP = 1024
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -45,10 +48,12 @@ class Content:
     """By device and inode."""
     shared: Mapping[int, int] = field(default_factory=dict)
     """Blocks that something outside has, too: by unit of neighbors, which of them (:mod:`..trees.shared_blocks`)."""
+    beyond: int = 0
+    """Bytes that something outside may have, too, and are too many to be in *shared*: they never come back."""
 
     def alone(self) -> Given:
         """Return what becomes free when nothing but this copy goes."""
-        elsewhere = sum(link.bytes for link in self.links.values()) + sum(map(size, self.shared.values()))
+        elsewhere = sum(link.bytes for link in self.links.values()) + sum(map(size, self.shared.values())) + self.beyond
         return Given(max(0, self.allocated - elsewhere), self.inodes - len(self.links))
 
 
@@ -62,9 +67,9 @@ class Given(NamedTuple):
         return Given(self.bytes + other.bytes, self.inodes + other.inodes)
 
 
-def total(contents: Iterable[Content]) -> Given:
+def total(contents: Iterable[Content], alive: Callable[[], None] = nothing) -> Given:
     """Return what becomes free when all of these go."""
-    counted = GivenBack(None)
+    counted = GivenBack(None, alive=alive)
     for content in contents:
         counted.add(content)
     return counted.total
@@ -75,10 +80,14 @@ class GivenBack:
 
     :param wanted: what must become free; None when all go anyway
     :param earlier: what was held back before, and cannot go now
+    :param alive: called now and then while a copy is compared with others
     """
 
-    def __init__(self, wanted: Given | None, earlier: Iterable[Content] = ()) -> None:
+    def __init__(
+        self, wanted: Given | None, earlier: Iterable[Content] = (), alive: Callable[[], None] = nothing
+    ) -> None:
         self._wanted = wanted
+        self._alive = alive
         self.total = Given()
         self._links: dict[tuple[int, int], tuple[int, tuple[str, ...]]] = {}
         """Of each file how many names were met, and in which copies."""
@@ -163,21 +172,29 @@ class GivenBack:
     def _meet(self, content: Content) -> dict[tuple[str, ...], Given]:
         """Return what becomes free with a copy, by which of those that are held back must go for that as well."""
         shares: dict[tuple[str, ...], Given] = {(): content.alone()}
-        for key, link in content.links.items():
+        for key, link in self._stepping(content.links.items()):
             names, holders = self._links.get(key, (0, ()))
             names += link.names
             if names >= link.of:
                 self._share(shares, holders, Given(link.bytes, 1))
             self._links[key] = (names, (*holders, content.name))
-        for unit, mask in content.shared.items():
+        for unit, mask in self._stepping(content.shared.items()):
             others = self._shared.setdefault(unit, [])
             left = mask
             for holder, other in others:
+                if not left:
+                    break
                 if left & other:
                     self._share(shares, (holder,), Given(size(left & other)))
                     left &= ~other
             others.append((content.name, mask))
         return shares
+
+    def _stepping(self, items: Iterable[_T]) -> Iterator[_T]:
+        for number, item in enumerate(items):
+            if number % _A_STEP == 0:
+                self._alive()
+            yield item
 
     def _share(self, shares: dict[tuple[str, ...], Given], holders: Iterable[str], given: Given) -> None:
         held = tuple(name for name in holders if name in self.held_back)

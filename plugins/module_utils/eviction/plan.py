@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ..copies.present import Copy, CopyRecord, unused_s
 from ..drives.recorded import Drive, by_copy
 from ..sizes import Space, decimal
+from .given_back import IN_VAIN
 
 DELETED, FULL, LIMIT, UNFILLED, EXPIRED = "deleted", "full", "limit", "unfilled", "expired"
 REASONS = {
@@ -105,6 +106,8 @@ class Plan:
     triggers: frozenset[str] = frozenset()
     wanted_bytes: int = 0
     wanted_inodes: int = 0
+    over_bytes: int = 0
+    """How much more copies take than the data location's limit allows: what of that becomes free does not matter."""
     victims: tuple[Victim, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
     """Why copies must stay, by name; one that is neither a victim nor here may go and need not."""
@@ -117,6 +120,8 @@ class Plan:
     files_free: int = 0
     tries: int = 0
     """How many tries in a row have not helped: while there are any, one copy is removed at a time."""
+    looked_at: int = 0
+    """Of how many copies the files were looked at for it."""
 
 
 def duration(seconds: float) -> str:
@@ -210,7 +215,8 @@ def plan(
     :param booted: when the host was started
     :param under_way: the triggers of an eviction that has begun and goes on until its mark is met
     :param coming: bytes that the fills under way are still going to write: they count as if they were there
-    :param given: bytes and inodes that copies give back, by name, where that is known to be other than what they take
+    :param given: bytes and inodes that copies give back, by name, where that is known to be other than what they take:
+        both 0 when they would go in vain. The limit is about what they take
     """
     states = list(states)
     given = given or {}
@@ -261,17 +267,18 @@ def plan(
         takes = (state.allocated or 0, state.inodes or 0)
         size, number = given.get(name, takes)
         for_space = (bytes_left > 0 and size > 0) or (inodes_left > 0 and number > 0)
-        if not asked_for and not for_space and not (limit_left > 0 and size > 0):
-            kept[name] = "not measured yet" if state.inodes is None else "would free nothing"
+        if not asked_for and not for_space and not (limit_left > 0 and takes[0] > 0):
+            why = IN_VAIN if name in given else "would free nothing"
+            kept[name] = "not measured yet" if state.inodes is None else why
             continue
         reason = _REASON_OF[rank] if asked_for else FULL if for_space else LIMIT
         unused = state.unused_s if reason == EXPIRED else 0.0
         victims.append(Victim(name, state.identity, reason, *takes, state.forced, unused))
-        bytes_left, inodes_left, limit_left = bytes_left - size, inodes_left - number, limit_left - size
+        bytes_left, inodes_left, limit_left = bytes_left - size, inodes_left - number, limit_left - takes[0]
 
     short_bytes, short_inodes = max(0, bytes_left, limit_left), max(0, inodes_left)
     blocked = _blocked(short_bytes, short_inodes, bool(victims), kept) if short_bytes or short_inodes else ""
-    wanted = (max(full_bytes, over, 0), full_inodes)
+    wanted = (max(full_bytes, over, 0), full_inodes, max(over, 0))
     free = (space.avail, space.files_free)
     return Plan(frozenset(triggers), *wanted, tuple(victims), kept, blocked, waiting, *free)
 

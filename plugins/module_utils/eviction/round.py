@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import events
@@ -32,7 +32,7 @@ from ..places import Places
 from ..runs import pins
 from ..syscalls import rename_noreplace
 from ..trees import emptying
-from ..trees.shared_blocks import SHARING
+from ..trees.shared_blocks import MOST_UNITS, SHARING
 from ..use import look as use
 from ..use.child import nothing
 from ..use.look import InUse
@@ -42,6 +42,8 @@ from .given_back import IN_VAIN, Content, Given, GivenBack
 from .plan import DELETED, EXPIRED, FULL, LIMIT, REASONS, UNFILLED, Victim, kept_by_declaration
 
 _ALIVE_S = 1.0
+_MOST_UNITS_OF_ALL = 2 * MOST_UNITS
+"""How many units of shared blocks are told apart in all copies of a round, and those held back before."""
 _EVENTS = {DELETED: "Deleted", UNFILLED: "Cleared"}
 
 STEPS = (
@@ -207,24 +209,29 @@ class Work:
                 unused.append(one)
         return unused
 
-    def measured(self, held: Sequence[Locked], wanted: Given | None) -> list[Locked]:
+    def measured(self, held: Sequence[Locked], wanted: Given | None, by_size: bool = False) -> list[Locked]:
         """Return as many, with the sizes that they have now, as it takes to free so much; the others are let go.
 
         :param wanted: what must become free; None when all go anyway
+        :param by_size: whether what copies take counts, and not what they give back
         """
         sharing = self._location.filesystem.fstype in SHARING
-        earlier = self._held_back.values() if wanted is not None else ()
-        counted = GivenBack(wanted, [content for _victim, content in earlier])
-        locked = {one.victim.name: one for one in held}
+        earlier = self._held_back.values() if wanted is not None and not by_size else ()
         alive = Beat(self.alive)
+        counted = GivenBack(wanted, [content for _victim, content in earlier], alive)
+        locked = {one.victim.name: one for one in held}
+        units = _MOST_UNITS_OF_ALL - sum(len(content.shared) for _victim, content in self._held_back.values())
         chosen = []
         for name, one in locked.items():
             if counted.is_enough:
                 break
-            content = content_of(name, one.fd, alive, sharing)
+            content = content_of(name, one.fd, alive, sharing, min(MOST_UNITS, max(0, units)))
+            units -= len(content.shared)
             one.victim = one.victim._replace(allocated=content.allocated, inodes=content.inodes)
             one.content = content
-            chosen += counted.add(content)
+            chosen += counted.add(replace(content, links={}, shared={}, beyond=0) if by_size else content)
+            if chosen and content.beyond and wanted is not None and not by_size:
+                break  # it may give back much more than is counted: that is seen before another one goes
         for name in locked.keys() - chosen:
             locked[name].stack.close()
         self._hold_back(locked, counted)
@@ -289,7 +296,7 @@ class Work:
         """
         evidence = self._evidence(parts, held)
         condemned: list[Locked] = []
-        coming = GivenBack(None)
+        coming = GivenBack(None, alive=Beat(self.alive))
         for one in held:
             with one.stack:
                 if is_enough(coming.total) and trash.put_back(parts, one.entry, one.victim.name):

@@ -17,8 +17,11 @@ SHARING = ("xfs", "btrfs")
 BLOCK = 4096
 """Bytes that count as one."""
 
+MOST_UNITS = 1 << 16
+"""How many units are told apart of one tree, at some 250 bytes of memory each: 64 GiB where all is shared."""
+
 _UNIT = 256
-"""How many neighboring blocks share one number, whose bits say which of them are meant."""
+"""How many neighboring blocks, 1 MiB, are a unit: they share one number, whose bits say which of them are meant."""
 
 _FS_IOC_FIEMAP = 0xC020660B
 _HEAD = struct.Struct("=QQIIII")  # start, length, flags, mapped, room, reserved
@@ -53,9 +56,15 @@ def shared(fd: int) -> Iterator[tuple[int, int]]:
 
 
 class Blocks:
-    """Which shared blocks were met, and which of them once only: as long as they are, somebody else has them, too."""
+    """Which shared blocks were met, and which of them once only: as long as they are, somebody else has them, too.
 
-    def __init__(self) -> None:
+    :param most: how many units are told apart; what is in others is only added up
+    """
+
+    def __init__(self, most: int = MOST_UNITS) -> None:
+        self._most = most
+        self.beyond = 0
+        """Bytes in units that are not told apart, as often as they were met."""
         self.once: dict[int, int] = {}
         """By unit of neighboring blocks, which of them."""
         self._met: dict[int, int] = {}
@@ -70,7 +79,12 @@ class Blocks:
                 block += number
 
     def _add(self, unit: int, mask: int) -> None:
-        met = self._met.get(unit, 0)
+        met = self._met.get(unit)
+        if met is None:
+            if len(self._met) >= self._most:
+                self.beyond += size(mask)
+                return
+            met = 0
         self._met[unit] = met | mask
         once = (self.once.get(unit, 0) | (mask & ~met)) & ~(mask & met)
         if once:
