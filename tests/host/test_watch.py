@@ -271,16 +271,22 @@ class World:
             assert usage == before, (usage, before)
 
     def check_parts(self, root: bytes, seed: int) -> None:
-        """Some directories are parts, of each kind, and some are left out."""
+        """Some directories are parts, of each kind, and some are left out, one of them for the watch as well."""
         if not os.path.isdir(root):
             return
+        ways = [os.fsdecode(one[len(root) + 1 :]) for one in self.entries()[0] if one.startswith(root + b"/")]
+        out: Names = tuple(ways[seed % len(ways)].split("/")) if ways and seed % 3 else ()
+        deepest = max(seed % 4, len(out))
+
+        def watched(fd: int, begins: Begins, deepest: int) -> None:
+            self.watch.measure_parts(fd, begins, deepest, out or None)
 
         def parts(count: Callable[[int, Begins, int], None]) -> dict[Names, Usage]:
             found: dict[Names, Usage] = {}
 
             def begins(names: Names, directory: Directory) -> list[Part] | None:
                 kind = (sum(map(len, names)) + seed) % 6 if names else 0
-                if kind == 5:
+                if kind == 5 or (out and names == out):
                     return None
                 assert os.fstat(directory.fd).st_ino == directory.status.st_ino
 
@@ -292,11 +298,11 @@ class World:
                 return [Part(take, rest=kind in (1, 2), hides=kind in (2, 3))] if kind < 4 else []
 
             with opened(root) as fd:
-                count(fd, begins, seed % 4)
+                count(fd, begins, deepest)
             return found
 
         before = parts(measure_parts)
-        found = parts(self.watch.measure_parts)
+        found = parts(watched)
         if before == parts(measure_parts):
             assert found == before
 
@@ -561,6 +567,66 @@ def test_an_upper_layer_of_an_overlay(disk: Path) -> None:
                     os.sync()
                     measured(watch, disk)
             assert measured(watch, disk).bytes == 10 + 60
+
+
+def test_nothing_is_opened_in_trees_that_lie_in_what_is_left_out(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    open_walked, open_known = Walk._open, tree.open_handle
+
+    def walked(parent_fd: int, name: str) -> tuple[int, os.stat_result]:
+        fd, status = open_walked(parent_fd, name)
+        found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return fd, status
+
+    def known(mount_fd: int, handle: bytes) -> int:
+        fd = open_known(mount_fd, handle)
+        found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return fd
+
+    monkeypatch.setattr(Walk, "_open", staticmethod(walked))
+    monkeypatch.setattr(tree, "open_handle", known)
+    copy = disk / "root/data/copy"
+    for path in (copy / "in", copy / "holes", copy / "mounted", disk / "root/runs", disk / "new"):
+        path.mkdir(parents=True)
+        (path / "file").write_bytes(bytes(100))
+    os.truncate(copy / "holes/file", 100_000)
+    (copy / "in/link").hardlink_to(disk / "root/runs/file")
+    os.sync()
+
+    def rest() -> int:
+        sizes: list[int] = []
+
+        def begins(names: Names, _directory: Directory) -> list[Part] | None:
+            return None if names == ("data",) else [] if names else [Part(lambda usage: sizes.append(usage.bytes))]
+
+        found.clear()
+        with opened(os.fsencode(disk / "root")) as fd:
+            watch.measure_parts(fd, begins, 1, ("data",))
+            assert watch.knows(fd)
+            sizes.append(sizes[0])
+            measure_parts(fd, begins, 1)
+        assert not any(path.startswith(str(copy)) for path in found)
+        assert sizes[0] == sizes[2]
+        return sizes[0]
+
+    with watching(disk, settles_s=0.0) as watch:
+        assert rest() == 100
+        assert measured(watch, copy).bytes == 100_000 + 3 * 100
+        assert rest() == 100
+        with open(copy / "in/file", "ab", buffering=0) as file, mounted(copy / "mounted", "-t", "tmpfs", "none"):
+            file.write(b"x")
+            assert rest() == 100
+        (disk / "new").rename(disk / "root/new")
+        (copy / "in/other").hardlink_to(disk / "root/new/file")
+        with open(disk / "root/runs/file", "ab", buffering=0) as file:
+            file.write(b"x")
+        os.sync()
+        assert measured(watch, copy).bytes == 100_000 + 2 * 101 + 2 * 100
+        assert rest() == 201
+        # What is left out now is another directory: then all is looked at again.
+        (disk / "root/data").rename(disk / "root/was")
+        (disk / "root/data").mkdir()
+        assert rest() == 100_000 + 2 * 101 + 2 * 100
 
 
 def test_far_below_the_longest_path(disk: Path) -> None:

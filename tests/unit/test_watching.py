@@ -22,7 +22,7 @@ from stowage_core.trees.watching.known import Known
 from stowage_core.trees.watching.listing import FOREVER, Listed
 from stowage_core.trees.watching.mounts_below import Below, Table
 
-MODIFY, OVERFLOW = 0x2, 0x4000
+MODIFY, CREATE, OVERFLOW = 0x2, 0x100, 0x4000
 
 
 def event(mask: int = MODIFY, handle: bytes = b"", kind: int = 1, version: int = 3) -> bytes:
@@ -35,8 +35,8 @@ def handle_of(name: bytes) -> bytes:
 
 
 def test_events_tell_the_handles_of_directories() -> None:
-    events = event(handle=b"12345678") + event(handle=b"123456789012", kind=3)
-    assert list(directories(events)) == [handle_of(b"12345678"), handle_of(b"123456789012")]
+    events = event(handle=b"12345678") + event(CREATE | MODIFY, b"123456789012", kind=3)
+    assert list(directories(events)) == [(handle_of(b"12345678"), False), (handle_of(b"123456789012"), True)]
     assert list(directories(b"")) == []
 
 
@@ -48,7 +48,7 @@ def test_events_tell_the_handles_of_directories() -> None:
 )  # fmt: skip
 def test_events_that_say_less_than_what_changed_lose_everything(lost: bytes) -> None:
     found = directories(event(handle=b"12345678") + lost)
-    assert next(found) == handle_of(b"12345678")
+    assert next(found) == (handle_of(b"12345678"), False)
     with pytest.raises(Lost):
         next(found)
 

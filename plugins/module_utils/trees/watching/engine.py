@@ -14,7 +14,7 @@ from ...mounts import Mount
 from ...syscalls import mount_id
 from ..measure import Scan, Usage
 from ..pace import Pace, Pacer
-from ..parts import Begins, measure_parts
+from ..parts import Begins, Names, measure_parts
 from .errors import WatchError
 from .events import Changes, Lost, directories
 from .forest import NOWHERE
@@ -89,13 +89,14 @@ class Watch:
             return Scan(pace=self._pace).measure(root_fd)
         return tree if isinstance(tree, Usage) else tree.usage()
 
-    def measure_parts(self, root_fd: int, begins: Begins, deepest: int) -> None:
+    def measure_parts(self, root_fd: int, begins: Begins, deepest: int, left_out: Names | None = None) -> None:
         """Count the tree at *root_fd* and its parts, as `trees.parts.measure_parts` does.
 
+        :param left_out: the way to a directory below which nothing is opened; *begins* says None there
         :raises WatchError: when the filesystem cannot be watched any longer, or too much would have to be known; then
             nothing was asked of *begins*
         """
-        tree = self._settled(root_fd)
+        tree = self._settled(root_fd, left_out)
         if isinstance(tree, Tree):
             tree.count_parts(begins, deepest, self._pacer.step)
         else:
@@ -149,11 +150,13 @@ class Watch:
             if not changes:
                 return False
             try:
-                for handle in directories(changes):
+                for handle, grows in directories(changes):
                     for each in known:
                         node = each.forest.nodes.get(handle)
                         if node is not None:
                             each.dirty.add(node)
+                            if grows:
+                                each.grown.add(node)
             except Lost:
                 self._lose()
                 known = []
@@ -163,13 +166,13 @@ class Watch:
         self._losses += 1
         self._known = {}
 
-    def _settled(self, root_fd: int) -> Tree | Usage | None:
+    def _settled(self, root_fd: int, left_out: Names | None = None) -> Tree | Usage | None:
         """Return a tree that is known; what was counted when not all could be; None when it has to be scanned."""
         for _number in range(_DRAINS):
             if not self._drain():
                 break
         try:
-            tree = self._tree(root_fd)
+            tree = self._tree(root_fd, left_out)
             usage = tree.settle()
         except (Confused, Lost):
             self._lose()
@@ -179,7 +182,7 @@ class Watch:
             raise
         return tree if usage is None else usage
 
-    def _tree(self, root_fd: int) -> Tree:
+    def _tree(self, root_fd: int, left_out: Names | None) -> Tree:
         """Return a tree, to be brought up to date."""
         table = Table()
         mount = self._mount(root_fd, table)
@@ -194,7 +197,7 @@ class Watch:
         lister = Lister(device, room, self._step)
         visitor = Visitor(known, self._namer, lister, is_btrfs, self._room_left)
         where = mount.id, mount.device
-        return Tree(known, self._known.values(), root_fd, visitor, self._namer, where, self._drain_or_lose)
+        return Tree(known, self._known.values(), root_fd, left_out, visitor, self._namer, where, self._drain_or_lose)
 
     def _keep_watching(self, root_fd: int, mount: Mount) -> None:
         """Make sure that the filesystem on *mount* is the one that is watched, and still is."""

@@ -203,6 +203,11 @@ class Forest:
             yield node
             node = self._parent[node]
 
+    def top(self, node: int) -> int:
+        """Return the root of the tree that a directory is in."""
+        *_way, top = self.way(node)
+        return top
+
     @property
     def state_bytes(self) -> int:
         """How much memory all this takes, about."""

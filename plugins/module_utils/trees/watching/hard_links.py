@@ -95,6 +95,10 @@ class HardLinks:
         self.unsearched.clear()
         return wanted
 
+    def has(self, node: int) -> bool:
+        """Return whether a directory has names of such files."""
+        return node in self._in
+
     def nodes(self) -> Iterable[int]:
         """Return the directories with names of such files."""
         return self._in.keys()
