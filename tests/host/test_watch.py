@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import select
@@ -15,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,11 @@ class World:
         self.loses = loses  # events, as few may wait
         self.held: list[int] = []
         self.number = 0
-        with opened(self.base) as fd, elsewhere.queue_of(32 if loses else QUEUE):
-            self.watch = Watch(fd, settles_s=settles_s)
+        with ExitStack() as stack:  # the kernel allows few watches at a time: none may be left behind
+            with opened(self.base) as fd, elsewhere.queue_of(32 if loses else QUEUE):
+                self.watch = Watch(fd, settles_s=settles_s)
+                stack.callback(self.watch.close)
+            stack.pop_all()
 
     def close(self) -> None:
         self.watch.close()
@@ -458,6 +462,27 @@ def test_programs_in_memory(tmp_path: Path, elsewhere: Elsewhere) -> None:
     shown.mkdir()
     with mounted(disk, "-t", "tmpfs", "none"), mounted(shown, "--bind", str(disk)):
         run_programs(disk, "tmpfs", shown, elsewhere)
+
+
+def test_a_world_that_cannot_begin_leaves_no_watch_behind(
+    disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def refused(_events: int) -> Iterator[None]:
+        yield
+        raise OSError(errno.EIO, "refused")
+
+    monkeypatch.setattr(elsewhere, "queue_of", refused)
+    with pytest.raises(OSError, match="refused"):
+        World(disk / "world", fstype, 0.0, False, shown, elsewhere)
+    assert not [one for one in os.listdir("/proc/self/fd") if "fanotify" in link_of(one)]
+
+
+def link_of(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:  # that of the list itself
+        return ""
 
 
 @contextmanager
