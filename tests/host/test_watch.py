@@ -31,7 +31,7 @@ from stowage_core.trees.emptying import remove
 from stowage_core.trees.measure import Scan, Usage
 from stowage_core.trees.parts import Begins, Names, Part, measure_parts
 from stowage_core.trees.walk import Directory, Walk
-from stowage_core.trees.watching import Watch, WatchError, tree
+from stowage_core.trees.watching import Watch, WatchError, engine, tree
 from stowage_core.trees.watching.listing import Listed, Lister
 from stowage_core.use import exports
 
@@ -554,6 +554,33 @@ def test_events_that_were_lost_are_made_up_for(disk: Path, elsewhere: Elsewhere)
             assert not watch.knows(fd)
         os.sync()
         assert measured(watch, disk).bytes == 1000
+
+
+@pytest.mark.parametrize("queue", [20, 4], ids=["taken in time", "lost"])
+def test_what_changes_while_parts_are_counted(
+    disk: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, queue: int
+) -> None:
+    monkeypatch.setattr(engine, "_DRAIN_S", 0.0)
+    for number in range(50):
+        (disk / f"{number}").mkdir()
+        for below in range(6):
+            (disk / f"{number}/{below}").mkdir()
+            (disk / f"{number}/{below}/file").write_bytes(bytes(10))
+    os.sync()
+    sizes: list[int] = []
+
+    def begins(names: Names, _directory: Directory) -> list[Part]:
+        for below in range(6 if names else 0):
+            (disk / names[0] / f"{below}/file").write_bytes(bytes(20))
+        return [Part(lambda usage: sizes.append(usage.bytes))]
+
+    with elsewhere.queue_of(queue), watching(disk, settles_s=0.0) as watch, opened(os.fsencode(disk)) as fd:
+        watch.measure(fd)
+        watch.measure_parts(fd, begins, 1)
+        assert sizes == [6 * 10] * 50 + [50 * 6 * 10]
+        assert (watch.knows(fd) and watch.drain()) is (queue == 20)
+        os.sync()
+        assert measured(watch, disk).bytes == 50 * 6 * 20
 
 
 def test_what_is_mounted_below_may_change(disk: Path) -> None:

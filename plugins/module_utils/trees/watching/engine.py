@@ -98,7 +98,7 @@ class Watch:
         """
         tree = self._settled(root_fd, left_out)
         if isinstance(tree, Tree):
-            tree.count_parts(begins, deepest, self._pacer.step)
+            tree.count_parts(begins, deepest, self._step_on)
         else:
             measure_parts(root_fd, begins, deepest, self._pace)
 
@@ -221,9 +221,16 @@ class Watch:
         return mount
 
     def _step(self) -> None:
+        losses = self._losses
+        self._step_on()
+        if losses != self._losses:
+            raise Lost
+
+    def _step_on(self) -> None:
+        """Go on at the pace, even with what is not known any more: it was until a moment ago."""
         self._pacer.step()
         if time.monotonic() - self._drained >= _DRAIN_S:
-            self._drain_or_lose()
+            self._drain()
 
     def _drain_or_lose(self) -> None:
         losses = self._losses
