@@ -188,6 +188,39 @@ def test_other_names_are_looked_for_once() -> None:
     assert links.searched() == [7]
 
 
+class Node(int):
+    """A number that says how often such ones were compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Node.compared += 1
+        return int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        Node.compared += 1
+        return int(self) != other
+
+    __hash__ = int.__hash__
+
+
+def test_a_file_with_very_many_names_takes_no_look_at_all_of_them_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "compared", 0)
+    links = HardLinks()
+    nodes = [Node(number) for number in range(2000)]
+    for node in nodes:
+        links.hold(node, {7: Linked(3, 1, 2001, 1)})
+    assert sorted(links.sharing([nodes[5]])) == sorted(links.loose()) == list(range(2000))
+    assert sorted(links.sharing(nodes)) == list(range(2000))
+    assert links.state_bytes >= 2000 * 64
+    links.hold(nodes[0], {7: Linked(3, 1, 2001, 2)})
+    assert not list(links.loose())
+    for node in nodes:
+        links.remove(node)
+    assert Node.compared <= 20 * 2000
+    assert not links.state_bytes
+
+
 def listed(newest: float = 0.0, **own: Any) -> Listed:
     return Listed(Sums(directories=1, **own), {}, 0, 0, newest)
 

@@ -123,11 +123,13 @@ class Known:
 
     def counting_in(self, nodes: Iterable[int], is_in: Callable[[int], bool]) -> Iterator[int]:
         """Return the directories of a tree among some, and for the others those that have names of the same files."""
+        others = []
         for node in nodes:
             if is_in(node):
                 yield node
             else:
-                yield from filter(is_in, self.links.sharing(node))
+                others.append(node)
+        yield from filter(is_in, self.links.sharing(others))
 
     def doubt_names(self, is_in: Callable[[int], bool]) -> list[int]:
         """Know no names of files in directories out of a tree that have changed, but cannot have new ones.
