@@ -165,7 +165,7 @@ def test_a_file_with_several_links_counts_once_wherever_its_names_are(
         for nodes in (set(found), {0, 1}, {2}):
             inside = {inode for one in nodes for inode in found.get(one, {})}
             sums = sum(latest[inode].size for inode in inside), sum(latest[inode].blocks for inode in inside)
-            assert links.sums(nodes.__contains__) == (*sums, len(inside))
+            assert links.sums(nodes) == (*sums, len(inside))
             if nodes == set(found):
                 assert links.sums(None) == (*sums, len(inside))
         loose = {inode for inode in names if latest[inode].links > names[inode]}
@@ -271,6 +271,31 @@ def test_a_tree_that_is_to_be_listed_again_is_followed_for_a_while() -> None:
     known.drop_forgotten(100.0)
     assert list(known.forest) == [roots[1]]
     assert known.forgotten == {roots[1]: 200.0}
+
+
+def test_a_small_tree_takes_no_look_at_those_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    parent = Forest.parent
+    monkeypatch.setattr(Forest, "parent", lambda self, node: (asked.append(node), parent(self, node))[1])
+    known = Known(settles_s=0)
+    pairs: list[tuple[int, int]] = []
+    for number in range(400):
+        root = known.forest.add(b"r%d" % number, NOWHERE, 1)
+        below = known.forest.add(b"b%d" % number, root, 1)
+        own = {number: Linked(5, 8, 2, 2)}
+        shared = {1000 + number // 2: Linked(7, 8, 2, 1)}  # with the tree beside it
+        for node, links, newest in ((root, shared, 0.0), (below, own, FOREVER if number % 2 else 0.0)):
+            known.hold(node, Listed(Sums(directories=1), links, 0, 0, newest), now=1)
+        known.roots[root] = 1.0
+        known.dirty.add(below)
+        pairs.append((root, below))
+    known.restless[pairs[0][0]] = FOREVER
+    for number, (root, below) in enumerate(pairs):
+        assert known.link_sums(root) == (12, 16, 2)
+        assert known.among(known.dirty, root) == [below]
+        unsteady = {root} if number == 0 else {root, below} if number == 1 else {below} if number % 2 else set()
+        assert set(known.unsteady(root, known.within(root))) == unsteady
+    assert len(asked) <= 400 * 20
 
 
 MOUNTS = b"""\

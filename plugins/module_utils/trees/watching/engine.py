@@ -155,8 +155,7 @@ class Watch:
                         node = each.forest.nodes.get(handle)
                         if node is not None:
                             each.dirty.add(node)
-                            if grows:
-                                each.grown.add(node)
+                            (each.grown if grows else each.doubtful).add(node)
             except Lost:
                 self._lose()
                 known = []

@@ -11,7 +11,7 @@ directories with its known names have to be listed each time. Nothing here does 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import NamedTuple
 
 _FILE_BYTES = 360
@@ -103,6 +103,10 @@ class HardLinks:
         """Forget a directory."""
         self.hold(node, {})
 
+    def how_many_loose(self) -> int:
+        """Return how many files have other names elsewhere."""
+        return len(self._loose)
+
     def loose(self) -> Iterator[int]:
         """Return the directories with names of files that have others elsewhere; some more than once."""
         for inode in self._loose:
@@ -118,7 +122,19 @@ class HardLinks:
         """Return whether a directory has names of such files."""
         return node in self._in
 
-    def nodes(self) -> Iterable[int]:
+    def tied(self, nodes: Iterable[int], others: Sequence[Collection[int]]) -> set[int]:
+        """Return those of some directories with names of files that are loose, or have a name in others as well."""
+        found: dict[int, list[int]] = {}
+        for node in nodes:
+            for inode in self._in.get(node, ()):
+                found.setdefault(inode, []).append(node)
+        return {node for inode, ones in found.items() if self._is_tied(inode, others) for node in ones}
+
+    def _is_tied(self, inode: int, others: Sequence[Collection[int]]) -> bool:
+        names = self._files[inode].nodes
+        return inode in self._loose or any(one in each for each in others if each for one in names)
+
+    def nodes(self) -> KeysView[int]:
         """Return the directories with names of such files."""
         return self._in.keys()
 
@@ -133,12 +149,12 @@ class HardLinks:
             file = self._files[inode]
             yield inode, file.size, file.blocks
 
-    def sums(self, is_in: Callable[[int], bool] | None) -> tuple[int, int, int]:
+    def sums(self, nodes: Iterable[int] | None) -> tuple[int, int, int]:
         """Return bytes, blocks and number of the files with names in some directories, None for all."""
-        if is_in is None or not self._in:
+        if nodes is None:
             return self._sums
         size = blocks = 0
-        seen = {inode for node, inodes in self._in.items() if is_in(node) for inode in inodes}
+        seen = {inode for node in nodes for inode in self._in.get(node, ())}
         for inode in seen:
             file = self._files[inode]
             size += file.size

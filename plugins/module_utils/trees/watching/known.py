@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .forest import NOWHERE, Forest
 from .hard_links import HardLinks
@@ -27,6 +27,8 @@ class Known:
         """Directories that have changed since they were listed, or may have."""
         self.grown: set[int] = set()
         """Those of them that may have names now which they had not: of files in any tree."""
+        self.doubtful: set[int] = set()
+        """Those in which something changed while the names of files there were taken for known."""
         self.restless: dict[int, float] = {}
         """Until when directories change without an event."""
         self.roots: dict[int, float] = {}
@@ -63,6 +65,7 @@ class Known:
         """Take a directory for one that is not to be listed again, until something is told of it."""
         self.dirty.discard(node)
         self.grown.discard(node)
+        self.doubtful.discard(node)
 
     def settle_later(self, node: int, now: float) -> None:
         """List a directory each time for a while: something was told of it just now."""
@@ -136,11 +139,32 @@ class Known:
 
         Return the directories of the tree with other names of the same files.
         """
-        others = [one for one in self.dirty if self.links.has(one) and one not in self.grown and not is_in(one)]
+        others = [one for one in self.doubtful if one not in self.grown and not is_in(one)]
+        self.doubtful.difference_update(others)
         found = list(self.counting_in(others, is_in))
         for node in others:
             self.links.remove(node)  # it is listed before its own tree is counted
         return found
+
+    def unsteady(self, root: int, is_in: Callable[[int], bool]) -> Iterable[int]:
+        """Return the directories of a tree that are to be listed each time, as their files may change without a word.
+
+        A small tree is looked through itself: there may be thousands of others.
+        """
+        others = (self.restless, self.mounted)
+        if self._is_smaller(root, sum(map(len, others)) + self.links.how_many_loose()):
+            below = list(self.forest.below(root))
+            return self.links.tied(below, others).union(*(filter(each.__contains__, below) for each in others))
+        return (one for each in (*others, self.links.loose()) for one in self.counting_in(each, is_in))
+
+    def among(self, nodes: Collection[int], root: int) -> list[int]:
+        """Return which of some directories are in a tree."""
+        if self._is_smaller(root, len(nodes)):
+            return [one for one in self.forest.below(root) if one in nodes]
+        return list(filter(self.within(root), nodes))
+
+    def _is_smaller(self, root: int, number: int) -> bool:
+        return self.forest.total(root).directories < number
 
     def fits(self, root: int, left_out: bytes | None) -> bool:
         """Return whether a known tree is one without that directory, and with all others."""
@@ -161,7 +185,7 @@ class Known:
 
     def link_sums(self, root: int) -> tuple[int, int, int]:
         """Return bytes, blocks and number of the files with several links that have a name in a tree."""
-        return self.links.sums(None if self.is_only_tree(root) else self.within(root))
+        return self.links.sums(None if self.is_only_tree(root) else self.among(self.links.nodes(), root))
 
     def began(self, node: int) -> float | None:
         """Return when the last full listing began that came through a directory."""

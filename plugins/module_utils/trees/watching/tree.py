@@ -137,15 +137,15 @@ class Tree:
         text = b""
         for number in range(_MOST_ROUNDS):
             table = Table()
-            told = known.dirty.copy()
+            told = known.grown.union(known.among(known.dirty, self.root))
             is_in = known.within(self.root)
             if table.text != text:
                 self._look_at_mounts(table)
                 self._look_at_overlays(table)
             text = table.text
-            for nodes in (known.doubt_names(is_in), known.restless, known.mounted, known.links.loose()):
-                known.dirty.update(node for node in known.counting_in(nodes, is_in) if not has_listed(node))
-            waiting = [*filter(is_in, known.dirty), *(one for one in known.grown if not is_in(one))]
+            for nodes in (known.doubt_names(is_in), known.unsteady(self.root, is_in)):
+                known.dirty.update(node for node in nodes if not has_listed(node))
+            waiting = [*known.among(known.dirty, self.root), *(one for one in known.grown if not is_in(one))]
             if not waiting or (number >= _ROUNDS and not known.orphans):
                 break
             for node in waiting:
@@ -223,9 +223,9 @@ class Tree:
         belows = table.below(root_path(self._root_fd), self._number)
         self._belows = [one for one in belows if not self._is_out(one.names)]
         is_in = known.within(self.root)
-        before = {node for node in known.mounted if is_in(node)}
+        before = known.among(known.mounted, self.root)
         known.dirty.update(before)
-        known.mounted -= before
+        known.mounted.difference_update(before)
         for one in self._belows:
             try:
                 fd = open_parent(self._root_fd, one)
