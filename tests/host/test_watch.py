@@ -33,6 +33,7 @@ from stowage_core.trees.parts import Begins, Names, Part, measure_parts
 from stowage_core.trees.walk import Directory, Walk
 from stowage_core.trees.watching import Watch, WatchError, engine, tree
 from stowage_core.trees.watching.listing import Listed, Lister
+from stowage_core.trees.watching.mounts_below import Table
 from stowage_core.use import exports
 
 EXAMPLES = int(os.environ.get("STOWAGE_WATCH_EXAMPLES", "25"))
@@ -603,6 +604,30 @@ def test_what_is_mounted_below_may_change(disk: Path) -> None:
             os.sync()
             assert measured(watch, disk).bytes == 600
         assert measured(watch, disk).bytes == 300
+
+
+def test_the_mount_table_is_read_when_it_may_have_changed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[Table] = []
+    read = Table.__init__
+    monkeypatch.setattr(Table, "__init__", lambda self: (tables.append(self), read(self))[1])
+    (disk / "a/b").mkdir(parents=True)
+    os.sync()
+    with watching(disk, settles_s=0.0) as watch:
+        measured(watch, disk)
+        tables.clear()
+        for _number in range(20):
+            measured(watch, disk)
+        assert not tables
+        with mounted(disk / "a/b", "-t", "tmpfs", "none"):
+            for name in ("c", "d"):
+                next(disk.glob("[acd]")).rename(disk / name)
+                assert measured(watch, disk).problems == (f"{name}/b: another filesystem is mounted there",)
+            assert tables
+            (disk / "d").rename(disk / "a")
+        assert not measured(watch, disk).problems
+        tables.clear()
+        measured(watch, disk)
+        assert not tables
 
 
 def test_an_upper_layer_of_an_overlay(disk: Path) -> None:

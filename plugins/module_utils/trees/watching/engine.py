@@ -21,7 +21,7 @@ from .forest import NOWHERE
 from .handles import Namer
 from .known import Known
 from .listing import Lister
-from .mounts_below import Table
+from .mounts_below import Table, Tables
 from .tree import Tree
 from .visiting import Confused, Visitor
 
@@ -59,11 +59,16 @@ class Watch:
         self._losses = 0
         """How often everything known was lost."""
         self._namer = Namer()
-        self._device = self._mount(fd, Table()).device
         self._pacer = Pacer(pace)
         self._drained = 0.0
         self._unchecked = 0
-        self._changes = Changes(fd)
+        self._tables = Tables()
+        try:
+            self._device = self._mount(fd, self._tables.now(mount_id(fd))).device
+            self._changes = Changes(fd)
+        except BaseException:
+            self._tables.close()
+            raise
 
     def fileno(self) -> int:
         """Return the descriptor that is readable while events wait."""
@@ -135,6 +140,7 @@ class Watch:
         """End watching."""
         self._lose()
         self._changes.close()
+        self._tables.close()
 
     def _find(self, root_fd: int) -> tuple[Known | None, int | None]:
         handle, number = self._namer.mount_of(root_fd)
@@ -183,7 +189,7 @@ class Watch:
 
     def _tree(self, root_fd: int, left_out: Names | None) -> Tree:
         """Return a tree, to be brought up to date."""
-        table = Table()
+        table = self._tables.now(mount_id(root_fd))
         mount = self._mount(root_fd, table)
         self._keep_watching(root_fd, mount)
         for gone in [one for one in self._known if table.mount(one) is None]:
@@ -196,7 +202,17 @@ class Watch:
         lister = Lister(device, room, self._step)
         visitor = Visitor(known, self._namer, lister, is_btrfs, self._room_left)
         where = mount.id, mount.device
-        return Tree(known, self._known.values(), root_fd, left_out, visitor, self._namer, where, self._drain_or_lose)
+        return Tree(
+            known,
+            self._known.values(),
+            root_fd,
+            left_out,
+            visitor,
+            self._namer,
+            where,
+            self._tables,
+            self._drain_or_lose,
+        )
 
     def _keep_watching(self, root_fd: int, mount: Mount) -> None:
         """Make sure that the filesystem on *mount* is the one that is watched, and still is."""

@@ -18,7 +18,7 @@ from ..walk import Problem, shown_path
 from .forest import NOWHERE
 from .handles import Namer, open_handle
 from .known import Known
-from .mounts_below import Below, Table, is_own_file, open_parent, root_path
+from .mounts_below import Below, Table, Tables, is_own_file, open_parent, root_path
 from .parts import count_parts
 from .visiting import Confused, Visitor
 
@@ -40,6 +40,7 @@ class Tree:
         visitor: Visitor,
         namer: Namer,
         mount: tuple[int, str],
+        tables: Tables,
         drain: Callable[[], None],
     ) -> None:
         """Take what is needed to look at it.
@@ -56,6 +57,7 @@ class Tree:
         self._visitor = visitor
         self._namer = namer
         self._number, self._device = mount
+        self._tables = tables
         self._drain = drain
         self._out = left_out or None
         self._out_handle = self._handle_of(left_out) if left_out else None
@@ -136,7 +138,7 @@ class Tree:
         has_listed = self._visitor.has_listed
         text = b""
         for number in range(_MOST_ROUNDS):
-            table = Table()
+            table = self._tables.now(self._number)
             told = known.grown.union(known.among(known.dirty, self.root))
             is_in = known.within(self.root)
             if table.text != text:
