@@ -53,8 +53,11 @@ class Trees(Protocol):
     def measure(self, fd: int) -> Usage:
         """Return what the tree at *fd* holds."""
 
-    def measure_parts(self, fd: int, begins: Begins, deepest: int) -> None:
-        """Count the tree at *fd*, and tell each part what it holds."""
+    def measure_parts(self, fd: int, begins: Begins, deepest: int, left_out: Names | None) -> None:
+        """Count the tree at *fd*, and tell each part what it holds.
+
+        :param left_out: the way to a directory where *begins* says None: nothing below it is to be held open
+        """
 
     def listed(self, fd: int) -> float | None:
         """Return when it began to look at all of that tree; None where it does so each time."""
@@ -66,7 +69,7 @@ class Scanning:
     def measure(self, fd: int) -> Usage:
         return _ENGINE.measure(fd)
 
-    def measure_parts(self, fd: int, begins: Begins, deepest: int) -> None:
+    def measure_parts(self, fd: int, begins: Begins, deepest: int, left_out: Names | None) -> None:
         measure_parts(fd, begins, deepest, _PACE)
 
     def listed(self, fd: int) -> float | None:
@@ -174,7 +177,7 @@ class Measuring:
             if deepest == 0 and inside[()] == [outer] and outer.is_plain:
                 take(outer, self._trees.measure(fd))
             else:
-                self._trees.measure_parts(fd, begins, deepest)
+                self._trees.measure_parts(fd, begins, deepest, left_out)
         finally:
             os.close(fd)
         return counted

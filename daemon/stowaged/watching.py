@@ -148,11 +148,11 @@ class Watched:
         self._note(fd, watch, usage)
         return usage
 
-    def measure_parts(self, fd: int, begins: Begins, deepest: int) -> None:
+    def measure_parts(self, fd: int, begins: Begins, deepest: int, left_out: Names | None) -> None:
         self._check()
         watch = self._of(fd)
         if watch is None:
-            self._scanning.measure_parts(fd, begins, deepest)
+            self._scanning.measure_parts(fd, begins, deepest, left_out)
             return
         whole: list[Usage] = []
 
@@ -160,7 +160,7 @@ class Watched:
             parts = begins(names, directory)
             return parts if names or parts is None else [Part(whole.append), *parts]
 
-        watch.measure_parts(fd, begins_whole, deepest)
+        watch.measure_parts(fd, begins_whole, deepest, left_out)
         for usage in whole:
             self._note(fd, watch, usage)
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import select
@@ -15,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ from stowage_core.trees.emptying import remove
 from stowage_core.trees.measure import Scan, Usage
 from stowage_core.trees.parts import Begins, Names, Part, measure_parts
 from stowage_core.trees.walk import Directory, Walk
-from stowage_core.trees.watching import Watch, WatchError, tree
+from stowage_core.trees.watching import Watch, WatchError, engine, tree
 from stowage_core.trees.watching.listing import Listed, Lister
+from stowage_core.trees.watching.mounts_below import Table
 from stowage_core.use import exports
 
 EXAMPLES = int(os.environ.get("STOWAGE_WATCH_EXAMPLES", "25"))
@@ -78,8 +80,11 @@ class World:
         self.loses = loses  # events, as few may wait
         self.held: list[int] = []
         self.number = 0
-        with opened(self.base) as fd, elsewhere.queue_of(32 if loses else QUEUE):
-            self.watch = Watch(fd, settles_s=settles_s, check=self.step)
+        with ExitStack() as stack:  # the kernel allows few watches at a time: none may be left behind
+            with opened(self.base) as fd, elsewhere.queue_of(32 if loses else QUEUE):
+                self.watch = Watch(fd, settles_s=settles_s, check=self.step)
+                stack.callback(self.watch.close)
+            stack.pop_all()
         self.steps_left = -1
 
     def step(self) -> None:
@@ -286,16 +291,22 @@ class World:
             assert usage == before, (usage, before)
 
     def check_parts(self, root: bytes, seed: int) -> None:
-        """Some directories are parts, of each kind, and some are left out."""
+        """Some directories are parts, of each kind, and some are left out, one of them for the watch as well."""
         if not os.path.isdir(root):
             return
+        ways = [os.fsdecode(one[len(root) + 1 :]) for one in self.entries()[0] if one.startswith(root + b"/")]
+        out: Names = tuple(ways[seed % len(ways)].split("/")) if ways and seed % 3 else ()
+        deepest = max(seed % 4, len(out))
+
+        def watched(fd: int, begins: Begins, deepest: int) -> None:
+            self.watch.measure_parts(fd, begins, deepest, out or None)
 
         def parts(count: Callable[[int, Begins, int], None]) -> dict[Names, Usage]:
             found: dict[Names, Usage] = {}
 
             def begins(names: Names, directory: Directory) -> list[Part] | None:
                 kind = (sum(map(len, names)) + seed) % 6 if names else 0
-                if kind == 5:
+                if kind == 5 or (out and names == out):
                     return None
                 assert os.fstat(directory.fd).st_ino == directory.status.st_ino
 
@@ -307,11 +318,11 @@ class World:
                 return [Part(take, rest=kind in (1, 2), hides=kind in (2, 3))] if kind < 4 else []
 
             with opened(root) as fd:
-                count(fd, begins, seed % 4)
+                count(fd, begins, deepest)
             return found
 
         before = parts(measure_parts)
-        found = parts(self.watch.measure_parts)
+        found = parts(watched)
         if before == parts(measure_parts):
             assert found == before
 
@@ -471,6 +482,27 @@ def test_programs_in_memory(tmp_path: Path, elsewhere: Elsewhere) -> None:
         run_programs(disk, "tmpfs", shown, elsewhere)
 
 
+def test_a_world_that_cannot_begin_leaves_no_watch_behind(
+    disk: Path, fstype: str, shown: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def refused(_events: int) -> Iterator[None]:
+        yield
+        raise OSError(errno.EIO, "refused")
+
+    monkeypatch.setattr(elsewhere, "queue_of", refused)
+    with pytest.raises(OSError, match="refused"):
+        World(disk / "world", fstype, 0.0, False, shown, elsewhere)
+    assert not [one for one in os.listdir("/proc/self/fd") if "fanotify" in link_of(one)]
+
+
+def link_of(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:  # that of the list itself
+        return ""
+
+
 @contextmanager
 def watching(path: Path, **settings: Any) -> Iterator[Watch]:
     with opened(os.fsencode(path)) as fd:
@@ -583,6 +615,33 @@ def test_events_that_were_lost_are_made_up_for(disk: Path, elsewhere: Elsewhere)
         assert measured(watch, disk).bytes == 1000
 
 
+@pytest.mark.parametrize("queue", [20, 4], ids=["taken in time", "lost"])
+def test_what_changes_while_parts_are_counted(
+    disk: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, queue: int
+) -> None:
+    monkeypatch.setattr(engine, "_DRAIN_S", 0.0)
+    for number in range(50):
+        (disk / f"{number}").mkdir()
+        for below in range(6):
+            (disk / f"{number}/{below}").mkdir()
+            (disk / f"{number}/{below}/file").write_bytes(bytes(10))
+    os.sync()
+    sizes: list[int] = []
+
+    def begins(names: Names, _directory: Directory) -> list[Part]:
+        for below in range(6 if names else 0):
+            (disk / names[0] / f"{below}/file").write_bytes(bytes(20))
+        return [Part(lambda usage: sizes.append(usage.bytes))]
+
+    with elsewhere.queue_of(queue), watching(disk, settles_s=0.0) as watch, opened(os.fsencode(disk)) as fd:
+        watch.measure(fd)
+        watch.measure_parts(fd, begins, 1)
+        assert sizes == [6 * 10] * 50 + [50 * 6 * 10]
+        assert (watch.knows(fd) and watch.drain()) is (queue == 20)
+        os.sync()
+        assert measured(watch, disk).bytes == 50 * 6 * 20
+
+
 def test_what_is_mounted_below_may_change(disk: Path) -> None:
     (disk / "a/b").mkdir(parents=True)
     (disk / "a/b/file").write_bytes(bytes(100))
@@ -605,6 +664,30 @@ def test_what_is_mounted_below_may_change(disk: Path) -> None:
         assert measured(watch, disk).bytes == 300
 
 
+def test_the_mount_table_is_read_when_it_may_have_changed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[Table] = []
+    read = Table.__init__
+    monkeypatch.setattr(Table, "__init__", lambda self: (tables.append(self), read(self))[1])
+    (disk / "a/b").mkdir(parents=True)
+    os.sync()
+    with watching(disk, settles_s=0.0) as watch:
+        measured(watch, disk)
+        tables.clear()
+        for _number in range(20):
+            measured(watch, disk)
+        assert not tables
+        with mounted(disk / "a/b", "-t", "tmpfs", "none"):
+            for name in ("c", "d"):
+                next(disk.glob("[acd]")).rename(disk / name)
+                assert measured(watch, disk).problems == (f"{name}/b: another filesystem is mounted there",)
+            assert tables
+            (disk / "d").rename(disk / "a")
+        assert not measured(watch, disk).problems
+        tables.clear()
+        measured(watch, disk)
+        assert not tables
+
+
 def test_an_upper_layer_of_an_overlay(disk: Path) -> None:
     for name in ("lower", "upper", "work", "merged"):
         (disk / name).mkdir()
@@ -619,6 +702,66 @@ def test_an_upper_layer_of_an_overlay(disk: Path) -> None:
                     os.sync()
                     measured(watch, disk)
             assert measured(watch, disk).bytes == 10 + 60
+
+
+def test_nothing_is_opened_in_trees_that_lie_in_what_is_left_out(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    open_walked, open_known = Walk._open, tree.open_handle
+
+    def walked(parent_fd: int, name: str) -> tuple[int, os.stat_result]:
+        fd, status = open_walked(parent_fd, name)
+        found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return fd, status
+
+    def known(mount_fd: int, handle: bytes) -> int:
+        fd = open_known(mount_fd, handle)
+        found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return fd
+
+    monkeypatch.setattr(Walk, "_open", staticmethod(walked))
+    monkeypatch.setattr(tree, "open_handle", known)
+    copy = disk / "root/data/copy"
+    for path in (copy / "in", copy / "holes", copy / "mounted", disk / "root/runs", disk / "new"):
+        path.mkdir(parents=True)
+        (path / "file").write_bytes(bytes(100))
+    os.truncate(copy / "holes/file", 100_000)
+    (copy / "in/link").hardlink_to(disk / "root/runs/file")
+    os.sync()
+
+    def rest() -> int:
+        sizes: list[int] = []
+
+        def begins(names: Names, _directory: Directory) -> list[Part] | None:
+            return None if names == ("data",) else [] if names else [Part(lambda usage: sizes.append(usage.bytes))]
+
+        found.clear()
+        with opened(os.fsencode(disk / "root")) as fd:
+            watch.measure_parts(fd, begins, 1, ("data",))
+            assert watch.knows(fd)
+            sizes.append(sizes[0])
+            measure_parts(fd, begins, 1)
+        assert not any(path.startswith(str(copy)) for path in found)
+        assert sizes[0] == sizes[2]
+        return sizes[0]
+
+    with watching(disk, settles_s=0.0) as watch:
+        assert rest() == 100
+        assert measured(watch, copy).bytes == 100_000 + 3 * 100
+        assert rest() == 100
+        with open(copy / "in/file", "ab", buffering=0) as file, mounted(copy / "mounted", "-t", "tmpfs", "none"):
+            file.write(b"x")
+            assert rest() == 100
+        (disk / "new").rename(disk / "root/new")
+        (copy / "in/other").hardlink_to(disk / "root/new/file")
+        with open(disk / "root/runs/file", "ab", buffering=0) as file:
+            file.write(b"x")
+        os.sync()
+        assert measured(watch, copy).bytes == 100_000 + 2 * 101 + 2 * 100
+        assert rest() == 201
+        # What is left out now is another directory: then all is looked at again.
+        (disk / "root/data").rename(disk / "root/was")
+        (disk / "root/data").mkdir()
+        assert rest() == 100_000 + 2 * 101 + 2 * 100
 
 
 def test_far_below_the_longest_path(disk: Path) -> None:

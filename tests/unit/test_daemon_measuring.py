@@ -100,9 +100,9 @@ class Remembering:
         self.counted.append(os.readlink(f"/proc/self/fd/{fd}"))
         return measuring.Scanning().measure(fd)
 
-    def measure_parts(self, fd: int, begins: Any, deepest: int) -> None:
+    def measure_parts(self, fd: int, begins: Any, deepest: int, left_out: Any) -> None:
         self.counted.append(os.readlink(f"/proc/self/fd/{fd}"))
-        measuring.Scanning().measure_parts(fd, begins, deepest)
+        measuring.Scanning().measure_parts(fd, begins, deepest, left_out)
 
     def listed(self, fd: int) -> float | None:
         return None if os.readlink(f"/proc/self/fd/{fd}").endswith("state") else 50.0

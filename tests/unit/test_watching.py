@@ -22,7 +22,7 @@ from stowage_core.trees.watching.known import Known
 from stowage_core.trees.watching.listing import FOREVER, Listed
 from stowage_core.trees.watching.mounts_below import Below, Table
 
-MODIFY, OVERFLOW = 0x2, 0x4000
+MODIFY, CREATE, OVERFLOW = 0x2, 0x100, 0x4000
 
 
 def event(mask: int = MODIFY, handle: bytes = b"", kind: int = 1, version: int = 3) -> bytes:
@@ -35,8 +35,8 @@ def handle_of(name: bytes) -> bytes:
 
 
 def test_events_tell_the_handles_of_directories() -> None:
-    events = event(handle=b"12345678") + event(handle=b"123456789012", kind=3)
-    assert list(directories(events)) == [handle_of(b"12345678"), handle_of(b"123456789012")]
+    events = event(handle=b"12345678") + event(CREATE | MODIFY, b"123456789012", kind=3)
+    assert list(directories(events)) == [(handle_of(b"12345678"), False), (handle_of(b"123456789012"), True)]
     assert list(directories(b"")) == []
 
 
@@ -48,7 +48,7 @@ def test_events_tell_the_handles_of_directories() -> None:
 )  # fmt: skip
 def test_events_that_say_less_than_what_changed_lose_everything(lost: bytes) -> None:
     found = directories(event(handle=b"12345678") + lost)
-    assert next(found) == handle_of(b"12345678")
+    assert next(found) == (handle_of(b"12345678"), False)
     with pytest.raises(Lost):
         next(found)
 
@@ -165,7 +165,7 @@ def test_a_file_with_several_links_counts_once_wherever_its_names_are(
         for nodes in (set(found), {0, 1}, {2}):
             inside = {inode for one in nodes for inode in found.get(one, {})}
             sums = sum(latest[inode].size for inode in inside), sum(latest[inode].blocks for inode in inside)
-            assert links.sums(nodes.__contains__) == (*sums, len(inside))
+            assert links.sums(nodes) == (*sums, len(inside))
             if nodes == set(found):
                 assert links.sums(None) == (*sums, len(inside))
         loose = {inode for inode in names if latest[inode].links > names[inode]}
@@ -186,6 +186,39 @@ def test_other_names_are_looked_for_once() -> None:
     links.remove(1)
     links.hold(1, {7: Linked(1, 1, 2, 1)})
     assert links.searched() == [7]
+
+
+class Node(int):
+    """A number that says how often such ones were compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Node.compared += 1
+        return int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        Node.compared += 1
+        return int(self) != other
+
+    __hash__ = int.__hash__
+
+
+def test_a_file_with_very_many_names_takes_no_look_at_all_of_them_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "compared", 0)
+    links = HardLinks()
+    nodes = [Node(number) for number in range(2000)]
+    for node in nodes:
+        links.hold(node, {7: Linked(3, 1, 2001, 1)})
+    assert sorted(links.sharing([nodes[5]])) == sorted(links.loose()) == list(range(2000))
+    assert sorted(links.sharing(nodes)) == list(range(2000))
+    assert links.state_bytes >= 2000 * 64
+    links.hold(nodes[0], {7: Linked(3, 1, 2001, 2)})
+    assert not list(links.loose())
+    for node in nodes:
+        links.remove(node)
+    assert Node.compared <= 20 * 2000
+    assert not links.state_bytes
 
 
 def listed(newest: float = 0.0, **own: Any) -> Listed:
@@ -238,6 +271,31 @@ def test_a_tree_that_is_to_be_listed_again_is_followed_for_a_while() -> None:
     known.drop_forgotten(100.0)
     assert list(known.forest) == [roots[1]]
     assert known.forgotten == {roots[1]: 200.0}
+
+
+def test_a_small_tree_takes_no_look_at_those_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    parent = Forest.parent
+    monkeypatch.setattr(Forest, "parent", lambda self, node: (asked.append(node), parent(self, node))[1])
+    known = Known(settles_s=0)
+    pairs: list[tuple[int, int]] = []
+    for number in range(400):
+        root = known.forest.add(b"r%d" % number, NOWHERE, 1)
+        below = known.forest.add(b"b%d" % number, root, 1)
+        own = {number: Linked(5, 8, 2, 2)}
+        shared = {1000 + number // 2: Linked(7, 8, 2, 1)}  # with the tree beside it
+        for node, links, newest in ((root, shared, 0.0), (below, own, FOREVER if number % 2 else 0.0)):
+            known.hold(node, Listed(Sums(directories=1), links, 0, 0, newest), now=1)
+        known.roots[root] = 1.0
+        known.dirty.add(below)
+        pairs.append((root, below))
+    known.restless[pairs[0][0]] = FOREVER
+    for number, (root, below) in enumerate(pairs):
+        assert known.link_sums(root) == (12, 16, 2)
+        assert known.among(known.dirty, root) == [below]
+        unsteady = {root} if number == 0 else {root, below} if number == 1 else {below} if number % 2 else set()
+        assert set(known.unsteady(root, known.within(root))) == unsteady
+    assert len(asked) <= 400 * 20
 
 
 MOUNTS = b"""\

@@ -14,14 +14,14 @@ from ...mounts import Mount
 from ...syscalls import mount_id
 from ..measure import Scan, Usage
 from ..pace import Pace, Pacer
-from ..parts import Begins, measure_parts
+from ..parts import Begins, Names, measure_parts
 from .errors import WatchError
 from .events import Changes, Lost, directories
 from .forest import NOWHERE
 from .handles import Namer
 from .known import Known
 from .listing import Lister
-from .mounts_below import Table
+from .mounts_below import Table, Tables
 from .tree import Tree
 from .visiting import Confused, Visitor
 
@@ -67,11 +67,16 @@ class Watch:
         self.losses = 0
         """How often everything known was lost."""
         self._namer = Namer()
-        self._device = self._mount(fd, Table()).device
         self._pacer = Pacer(pace)
         self._drained = 0.0
         self._unchecked = 0
-        self._changes = Changes(fd)
+        self._tables = Tables()
+        try:
+            self._device = self._mount(fd, self._tables.now(mount_id(fd))).device
+            self._changes = Changes(fd)
+        except BaseException:
+            self._tables.close()
+            raise
 
     def fileno(self) -> int:
         """Return the descriptor that is readable while events wait."""
@@ -97,15 +102,16 @@ class Watch:
             return Scan(pace=self._pace, check=self._check).measure(root_fd)
         return tree if isinstance(tree, Usage) else tree.usage()
 
-    def measure_parts(self, root_fd: int, begins: Begins, deepest: int) -> None:
+    def measure_parts(self, root_fd: int, begins: Begins, deepest: int, left_out: Names | None = None) -> None:
         """Count the tree at *root_fd* and its parts, as `trees.parts.measure_parts` does.
 
+        :param left_out: the way to a directory below which nothing is opened; *begins* says None there
         :raises WatchError: when the filesystem cannot be watched any longer, or too much would have to be known; then
             nothing was asked of *begins*
         """
-        tree = self._settled(root_fd)
+        tree = self._settled(root_fd, left_out)
         if isinstance(tree, Tree):
-            tree.count_parts(begins, deepest, self._pacer.step)
+            tree.count_parts(begins, deepest, self._step_on)
         else:
             measure_parts(root_fd, begins, deepest, self._pace)
 
@@ -142,6 +148,7 @@ class Watch:
         """End watching."""
         self._known = {}
         self._changes.close()
+        self._tables.close()
 
     def _find(self, root_fd: int) -> tuple[Known | None, int | None]:
         handle, number = self._namer.mount_of(root_fd)
@@ -157,11 +164,12 @@ class Watch:
             if not changes:
                 return False
             try:
-                for handle in directories(changes):
+                for handle, grows in directories(changes):
                     for each in known:
                         node = each.forest.nodes.get(handle)
                         if node is not None:
                             each.dirty.add(node)
+                            (each.grown if grows else each.doubtful).add(node)
             except Lost:
                 self._lose()
                 known = []
@@ -171,13 +179,13 @@ class Watch:
         self.losses += 1
         self._known = {}
 
-    def _settled(self, root_fd: int) -> Tree | Usage | None:
+    def _settled(self, root_fd: int, left_out: Names | None = None) -> Tree | Usage | None:
         """Return a tree that is known; what was counted when not all could be; None when it has to be scanned."""
         for _number in range(_DRAINS):
             if not self._drain():
                 break
         try:
-            tree = self._tree(root_fd)
+            tree = self._tree(root_fd, left_out)
             usage = tree.settle()
         except (Confused, Lost):
             self._lose()
@@ -187,9 +195,9 @@ class Watch:
             raise
         return tree if usage is None else usage
 
-    def _tree(self, root_fd: int) -> Tree:
+    def _tree(self, root_fd: int, left_out: Names | None) -> Tree:
         """Return a tree, to be brought up to date."""
-        table = Table()
+        table = self._tables.now(mount_id(root_fd))
         mount = self._mount(root_fd, table)
         self._keep_watching(root_fd, mount)
         for gone in [one for one in self._known if table.mount(one) is None]:
@@ -202,7 +210,17 @@ class Watch:
         lister = Lister(device, room, self._step)
         visitor = Visitor(known, self._namer, lister, is_btrfs, self._room_left)
         where = mount.id, mount.device
-        return Tree(known, self._known.values(), root_fd, visitor, self._namer, where, self._drain_or_lose)
+        return Tree(
+            known,
+            self._known.values(),
+            root_fd,
+            left_out,
+            visitor,
+            self._namer,
+            where,
+            self._tables,
+            self._drain_or_lose,
+        )
 
     def _keep_watching(self, root_fd: int, mount: Mount) -> None:
         """Make sure that the filesystem on *mount* is the one that is watched, and still is."""
@@ -227,9 +245,16 @@ class Watch:
 
     def _step(self) -> None:
         self._check()
+        losses = self.losses
+        self._step_on()
+        if losses != self.losses:
+            raise Lost
+
+    def _step_on(self) -> None:
+        """Go on at the pace, even with what is not known any more: it was until a moment ago."""
         self._pacer.step()
         if time.monotonic() - self._drained >= _DRAIN_S:
-            self._drain_or_lose()
+            self._drain()
 
     def _drain_or_lose(self) -> None:
         losses = self.losses

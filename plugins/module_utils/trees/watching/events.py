@@ -26,6 +26,7 @@ _FAN_MODIFY, _FAN_ATTRIB, _FAN_CLOSE_WRITE = 0x2, 0x4, 0x8
 _FAN_MOVED_FROM, _FAN_MOVED_TO, _FAN_CREATE, _FAN_DELETE = 0x40, 0x80, 0x100, 0x200
 _FAN_ONDIR = 0x40000000
 _FAN_Q_OVERFLOW = 0x4000
+_GROWS = _FAN_MOVED_TO | _FAN_CREATE
 # A close tells what was written through a mapping of the file.
 _CHANGES = (
     _FAN_MODIFY
@@ -122,8 +123,8 @@ class Changes:
             self._fd = -1
 
 
-def directories(changes: bytes) -> Iterator[bytes]:
-    """Return the handles, as in `handles`, of the directories that changed.
+def directories(changes: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Return the handles, as in `handles`, of the directories that changed, and whether names may have come there.
 
     :raises Lost: when changes are missing, or are not of the form that is known
     """
@@ -135,7 +136,7 @@ def directories(changes: bytes) -> Iterator[bytes]:
         kind, _padding, size = _INFO.unpack_from(changes, at + own)
         if kind not in _HANDLES:
             raise Lost
-        yield changes[at + own + _INFO.size : at + own + size]
+        yield changes[at + own + _INFO.size : at + own + size], bool(mask & _GROWS)
         at += length
 
 

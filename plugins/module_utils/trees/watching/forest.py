@@ -203,6 +203,19 @@ class Forest:
             yield node
             node = self._parent[node]
 
+    def below(self, node: int) -> Iterator[int]:
+        """Return a directory and all below it; none of them may be moved meanwhile."""
+        waiting = [node]
+        while waiting:
+            one = waiting.pop()
+            yield one
+            waiting.extend(self.children(one))
+
+    def top(self, node: int) -> int:
+        """Return the root of the tree that a directory is in."""
+        *_way, top = self.way(node)
+        return top
+
     @property
     def state_bytes(self) -> int:
         """How much memory all this takes, about."""

@@ -11,11 +11,14 @@ directories with its known names have to be listed each time. Nothing here does 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import NamedTuple
 
 _FILE_BYTES = 360
 """What a file takes here, about, with two names."""
+_NAME_BYTES = 80
+"""What each further name takes, about."""
+_FEW = 8
 
 
 class Linked(NamedTuple):
@@ -28,18 +31,32 @@ class Linked(NamedTuple):
 
 
 class _File:
-    __slots__ = ("blocks", "links", "nodes", "size")
+    __slots__ = ("blocks", "links", "names", "nodes", "size")
 
     def __init__(self) -> None:
         self.size = 0
         self.blocks = 0
         self.links = 0
-        self.nodes: tuple[int, ...] = ()
-        """The directories with its names, one for each name."""
+        self.names = 0
+        self.nodes: tuple[int, ...] | dict[int, int] = ()
+        """The directories with its names, one for each name; with how many each has where there are more than a few."""
 
     @property
     def is_loose(self) -> bool:
-        return self.links > len(self.nodes)
+        return self.links > self.names
+
+    def set_names(self, node: int, names: int) -> None:
+        """Set how many names it has in a directory."""
+        nodes = self.nodes
+        if isinstance(nodes, dict):
+            self.names += names - nodes.pop(node, 0)
+            if names:
+                nodes[node] = names
+            return
+        self.nodes = tuple(one for one in nodes if one != node) + (node,) * names
+        self.names = len(self.nodes)
+        if self.names > _FEW:
+            self.nodes = Counter(self.nodes)
 
 
 class HardLinks:
@@ -50,6 +67,8 @@ class HardLinks:
         self._in: dict[int, tuple[int, ...]] = {}
         self._loose: set[int] = set()
         self._sums = (0, 0, 0)
+        self._further = 0
+        """How many names there are beyond two of each file."""
         self.unsearched: set[int] = set()
         """Inodes that were not known before, and may have names that were listed while each was the only one."""
 
@@ -84,6 +103,10 @@ class HardLinks:
         """Forget a directory."""
         self.hold(node, {})
 
+    def how_many_loose(self) -> int:
+        """Return how many files have other names elsewhere."""
+        return len(self._loose)
+
     def loose(self) -> Iterator[int]:
         """Return the directories with names of files that have others elsewhere; some more than once."""
         for inode in self._loose:
@@ -95,13 +118,29 @@ class HardLinks:
         self.unsearched.clear()
         return wanted
 
-    def nodes(self) -> Iterable[int]:
+    def has(self, node: int) -> bool:
+        """Return whether a directory has names of such files."""
+        return node in self._in
+
+    def tied(self, nodes: Iterable[int], others: Sequence[Collection[int]]) -> set[int]:
+        """Return those of some directories with names of files that are loose, or have a name in others as well."""
+        found: dict[int, list[int]] = {}
+        for node in nodes:
+            for inode in self._in.get(node, ()):
+                found.setdefault(inode, []).append(node)
+        return {node for inode, ones in found.items() if self._is_tied(inode, others) for node in ones}
+
+    def _is_tied(self, inode: int, others: Sequence[Collection[int]]) -> bool:
+        names = self._files[inode].nodes
+        return inode in self._loose or any(one in each for each in others if each for one in names)
+
+    def nodes(self) -> KeysView[int]:
         """Return the directories with names of such files."""
         return self._in.keys()
 
-    def sharing(self, node: int) -> Iterator[int]:
-        """Return the directories with names of files that have names in this one; some more than once."""
-        for inode in self._in.get(node, ()):
+    def sharing(self, nodes: Iterable[int]) -> Iterator[int]:
+        """Return the directories with names of files that have names in some; some more than once."""
+        for inode in {inode for node in nodes for inode in self._in.get(node, ())}:
             yield from self._files[inode].nodes
 
     def of(self, node: int) -> Iterator[tuple[int, int, int]]:
@@ -110,12 +149,12 @@ class HardLinks:
             file = self._files[inode]
             yield inode, file.size, file.blocks
 
-    def sums(self, is_in: Callable[[int], bool] | None) -> tuple[int, int, int]:
+    def sums(self, nodes: Iterable[int] | None) -> tuple[int, int, int]:
         """Return bytes, blocks and number of the files with names in some directories, None for all."""
-        if is_in is None or not self._in:
+        if nodes is None:
             return self._sums
         size = blocks = 0
-        seen = {inode for node, inodes in self._in.items() if is_in(node) for inode in inodes}
+        seen = {inode for node in nodes for inode in self._in.get(node, ())}
         for inode in seen:
             file = self._files[inode]
             size += file.size
@@ -125,12 +164,14 @@ class HardLinks:
     @property
     def state_bytes(self) -> int:
         """How much memory all this takes, about."""
-        return len(self._files) * _FILE_BYTES
+        return len(self._files) * _FILE_BYTES + self._further * _NAME_BYTES
 
     def _set_names(self, inode: int, node: int, names: int) -> None:
         file = self._files[inode]
-        file.nodes = tuple(one for one in file.nodes if one != node) + (node,) * names
-        if file.nodes:
+        before = file.names
+        file.set_names(node, names)
+        self._further += max(0, file.names - 2) - max(0, before - 2)
+        if file.names:
             self._judge(inode, file)
             return
         self._count(file, -1)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .forest import NOWHERE, Forest
 from .hard_links import HardLinks
@@ -25,6 +25,10 @@ class Known:
         self.links = HardLinks()
         self.dirty: set[int] = set()
         """Directories that have changed since they were listed, or may have."""
+        self.grown: set[int] = set()
+        """Those of them that may have names now which they had not: of files in any tree."""
+        self.doubtful: set[int] = set()
+        """Those in which something changed while the names of files there were taken for known."""
         self.restless: dict[int, float] = {}
         """Until when directories change without an event."""
         self.roots: dict[int, float] = {}
@@ -37,6 +41,10 @@ class Known:
         """Roots that are to be listed in full, and since when, in monotonic seconds."""
         self.mounted: set[int] = set()
         """Directories in which something was mounted when that was looked at last."""
+        self.left_out: dict[int, bytes] = {}
+        """By the root of a tree the handle of a directory that does not count in it, with all that is below."""
+        self.lacking: dict[int, bytes] = {}
+        """The directories that such a one was come across in, and its handle."""
         self.orphans: set[int] = set()
         """Directories that are no longer where they were, and were not come across elsewhere yet."""
 
@@ -53,6 +61,12 @@ class Known:
         else:
             self.restless.pop(node, None)
 
+    def clean(self, node: int) -> None:
+        """Take a directory for one that is not to be listed again, until something is told of it."""
+        self.dirty.discard(node)
+        self.grown.discard(node)
+        self.doubtful.discard(node)
+
     def settle_later(self, node: int, now: float) -> None:
         """List a directory each time for a while: something was told of it just now."""
         if self.restless.get(node, 0.0) < now + self._settles_s:
@@ -62,11 +76,13 @@ class Known:
         """Forget a directory with all below it."""
         for one in self.forest.remove(node):
             self.links.remove(one)
-            self.dirty.discard(one)
+            self.clean(one)
             self.restless.pop(one, None)
             self.roots.pop(one, None)
             self.forgotten.pop(one, None)
             self.mounted.discard(one)
+            self.left_out.pop(one, None)
+            self.lacking.pop(one, None)
             self.orphans.discard(one)
 
     def move(self, node: int, parent: int) -> None:
@@ -108,10 +124,55 @@ class Known:
 
         return is_in
 
-    def counts_in(self, root: int) -> Callable[[int], bool]:
-        """Return what tells whether a directory is in a tree, or has names of files that have others in it."""
-        is_in = self.within(root)
-        return lambda node: is_in(node) or any(map(is_in, self.links.sharing(node)))
+    def counting_in(self, nodes: Iterable[int], is_in: Callable[[int], bool]) -> Iterator[int]:
+        """Return the directories of a tree among some, and for the others those that have names of the same files."""
+        others = []
+        for node in nodes:
+            if is_in(node):
+                yield node
+            else:
+                others.append(node)
+        yield from filter(is_in, self.links.sharing(others))
+
+    def doubt_names(self, is_in: Callable[[int], bool]) -> list[int]:
+        """Know no names of files in directories out of a tree that have changed, but cannot have new ones.
+
+        Return the directories of the tree with other names of the same files.
+        """
+        others = [one for one in self.doubtful if one not in self.grown and not is_in(one)]
+        self.doubtful.difference_update(others)
+        found = list(self.counting_in(others, is_in))
+        for node in others:
+            self.links.remove(node)  # it is listed before its own tree is counted
+        return found
+
+    def unsteady(self, root: int, is_in: Callable[[int], bool]) -> Iterable[int]:
+        """Return the directories of a tree that are to be listed each time, as their files may change without a word.
+
+        A small tree is looked through itself: there may be thousands of others.
+        """
+        others = (self.restless, self.mounted)
+        if self._is_smaller(root, sum(map(len, others)) + self.links.how_many_loose()):
+            below = list(self.forest.below(root))
+            return self.links.tied(below, others).union(*(filter(each.__contains__, below) for each in others))
+        return (one for each in (*others, self.links.loose()) for one in self.counting_in(each, is_in))
+
+    def among(self, nodes: Collection[int], root: int) -> list[int]:
+        """Return which of some directories are in a tree."""
+        if self._is_smaller(root, len(nodes)):
+            return [one for one in self.forest.below(root) if one in nodes]
+        return list(filter(self.within(root), nodes))
+
+    def _is_smaller(self, root: int, number: int) -> bool:
+        return self.forest.total(root).directories < number
+
+    def fits(self, root: int, left_out: bytes | None) -> bool:
+        """Return whether a known tree is one without that directory, and with all others."""
+        way = self.forest.way
+        node = None if left_out is None else self.forest.nodes.get(left_out)
+        if node is not None and node != root and root in way(node):
+            return False
+        return all(handle == left_out or root not in way(one) for one, handle in self.lacking.items())
 
     def is_only_tree(self, root: int) -> bool:
         """Return whether everything known is in one tree."""
@@ -124,7 +185,7 @@ class Known:
 
     def link_sums(self, root: int) -> tuple[int, int, int]:
         """Return bytes, blocks and number of the files with several links that have a name in a tree."""
-        return self.links.sums(None if self.is_only_tree(root) else self.within(root))
+        return self.links.sums(None if self.is_only_tree(root) else self.among(self.links.nodes(), root))
 
     def began(self, node: int) -> float | None:
         """Return when the last full listing began that came through a directory."""

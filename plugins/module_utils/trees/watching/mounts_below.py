@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
+from functools import cached_property
 from typing import NamedTuple
 
 from ...mounts import Mount, of_path, parse
@@ -34,11 +36,12 @@ class Table:
 
     def mount(self, number: int) -> Mount | None:
         """Return the mount of an id."""
-        start = b"%d " % number
-        for line in self.text.split(b"\n"):
-            if line.startswith(start):
-                return parse(line)[0]
-        return None
+        line = self._lines.get(b"%d" % number)
+        return None if line is None else parse(line)[0]
+
+    def has_below(self, number: int) -> bool:
+        """Return whether something is mounted on the mount of an id."""
+        return b"%d" % number in self._below
 
     def exported_of(self, device: str) -> list[str]:
         """Return the paths on a device that the NFS server of this host exports."""
@@ -48,8 +51,7 @@ class Table:
 
     def below(self, root: str, number: int) -> list[Below]:
         """Return what is mounted below the directory at *root* on the mount of that id, sorted."""
-        parent = b"%d" % number
-        lines = [line for line in self.text.split(b"\n") if line.split(b" ", 2)[1:2] == [parent]]
+        lines = self._below.get(b"%d" % number)
         found: dict[str, str] = {}
         for mount in parse(b"\n".join(lines)) if lines else ():
             if mount.point != root and is_within(mount.point, root):
@@ -61,14 +63,55 @@ class Table:
 
     def uppers(self, root: str) -> list[str]:
         """Return the upper layers of overlays at or below the directory at *root*, relative to it."""
-        lines = [line for line in self.text.split(b"\n") if b" - overlay " in line]
         found = []
-        for mount in parse(b"\n".join(lines)) if lines else ():
+        for mount in self._overlays:
             for option in mount.super_options:
                 name, _equals, path = option.partition("=")
                 if name == "upperdir" and is_within(path, root):
                     found.append(os.path.relpath(path, root))
         return found
+
+    @cached_property
+    def _lines(self) -> dict[bytes, bytes]:
+        return {line.split(b" ", 1)[0]: line for line in self.text.split(b"\n")}
+
+    @cached_property
+    def _below(self) -> dict[bytes, list[bytes]]:
+        found: dict[bytes, list[bytes]] = {}
+        for line in self._lines.values():
+            for parent in line.split(b" ", 2)[1:2]:
+                found.setdefault(parent, []).append(line)
+        return found
+
+    @cached_property
+    def _overlays(self) -> list[Mount]:
+        lines = [line for line in self._lines.values() if b" - overlay " in line]
+        return list(parse(b"\n".join(lines))) if lines else []
+
+
+class Tables:
+    """The mount table, which is long, and read again when it may be another one."""
+
+    def __init__(self) -> None:
+        self._fd = os.open(_TABLE, os.O_RDONLY | os.O_CLOEXEC)
+        self._changes = select.poll()
+        self._changes.register(self._fd, select.POLLPRI | select.POLLERR)
+        self._table = Table()
+
+    def now(self, number: int) -> Table:
+        """Return the table as it counts for what the mount of an id shows.
+
+        The kernel tells of a mount that comes or goes, and not of a directory with one in it that is renamed.
+        """
+        if self._changes.poll(0) or self._table.has_below(number):
+            self._table = Table()
+        return self._table
+
+    def close(self) -> None:
+        """End."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def is_own_file(root_fd: int, below: Below, device: str) -> bool:

@@ -18,7 +18,7 @@ from ..walk import Problem, shown_path
 from .forest import NOWHERE
 from .handles import Namer, open_handle
 from .known import Known
-from .mounts_below import Below, Table, is_own_file, open_parent, root_path
+from .mounts_below import Below, Table, Tables, is_own_file, open_parent, root_path
 from .parts import count_parts
 from .visiting import Confused, Visitor
 
@@ -36,15 +36,18 @@ class Tree:
         known: Known,
         others: Collection[Known],
         root_fd: int,
+        left_out: Names | None,
         visitor: Visitor,
         namer: Namer,
         mount: tuple[int, str],
+        tables: Tables,
         drain: Callable[[], None],
     ) -> None:
         """Take what is needed to look at it.
 
         :param known: what its mount shows
         :param others: all that is known of the filesystem, *known* included
+        :param left_out: the way to a directory that does not count, nor what is below; nothing below is opened
         :param mount: number and device of its mount
         :param drain: takes the events that wait
         """
@@ -54,7 +57,10 @@ class Tree:
         self._visitor = visitor
         self._namer = namer
         self._number, self._device = mount
+        self._tables = tables
         self._drain = drain
+        self._out = left_out or None
+        self._out_handle = self._handle_of(left_out) if left_out else None
         self._belows: list[Below] = []
         self.root = NOWHERE
 
@@ -63,7 +69,7 @@ class Tree:
         known = self._known
         for is_last in (False, True):
             root = known.forest.nodes.get(self._namer.handle(self._root_fd))
-            is_new = root is None or root in known.forgotten
+            is_new = root is None or root in known.forgotten or not known.fits(root, self._out_handle)
             if root is None or is_new:
                 root, problems = self._list_all()
                 if not problems.complete:
@@ -71,6 +77,8 @@ class Tree:
                     known.remove(root)
                     return usage
             self.root = root
+            if self._out_handle is not None:
+                known.left_out[known.forest.top(root)] = self._out_handle
             try:
                 self._list_changed()
                 return None
@@ -79,6 +87,16 @@ class Tree:
                 if is_last:
                     raise
         return None
+
+    def _handle_of(self, names: Names) -> bytes | None:
+        try:
+            fd = open_beneath(self._root_fd, os.fsencode("/".join(names)))
+        except OSError:
+            return None  # it is not there, or on another filesystem
+        try:
+            return self._namer.handle(fd)
+        finally:
+            os.close(fd)
 
     def usage(self) -> Usage:
         """Return what the tree holds."""
@@ -112,24 +130,27 @@ class Tree:
         """List every directory that has changed, at least once since this was called, and again while others change.
 
         Then what is known is at least as good as what a walk finds: something that goes on changing may be counted as
-        it was before or after. Directories in other trees count as well: files of this one may have got names there.
+        it was before or after. Of other trees only those count where files of this one may have got names; where they
+        have known ones, or may have had some, this tree's own directories tell of them. So next to nothing is opened
+        in trees that others want to be unused.
         """
         known = self._known
         has_listed = self._visitor.has_listed
         text = b""
         for number in range(_MOST_ROUNDS):
-            table = Table()
-            told = known.dirty.copy()
+            table = self._tables.now(self._number)
+            told = known.grown.union(known.among(known.dirty, self.root))
+            is_in = known.within(self.root)
             if table.text != text:
                 self._look_at_mounts(table)
                 self._look_at_overlays(table)
             text = table.text
-            counts = known.counts_in(self.root)
-            for nodes in (known.restless, known.mounted, known.links.loose()):
-                known.dirty.update(node for node in nodes if not has_listed(node) and counts(node))
-            if not known.dirty or (number >= _ROUNDS and not known.orphans):
+            for nodes in (known.doubt_names(is_in), known.unsteady(self.root, is_in)):
+                known.dirty.update(node for node in nodes if not has_listed(node))
+            waiting = [*known.among(known.dirty, self.root), *(one for one in known.grown if not is_in(one))]
+            if not waiting or (number >= _ROUNDS and not known.orphans):
                 break
-            for node in list(known.dirty):
+            for node in waiting:
                 if node in known.dirty:  # else it has just been come across, or is gone
                     now = time.time()
                     self._list(node)
@@ -138,12 +159,14 @@ class Tree:
             self._find_other_names()
             self._drain()
         known.drop_orphans()
+        if not known.fits(self.root, self._out_handle):
+            raise Confused
 
     def _list_all(self) -> tuple[int, FirstProblems]:
         self._drop_deleted()
         fd = self._open_root()
         try:
-            return self._visitor.full(fd)
+            return self._visitor.full(fd, self._out_handle)
         finally:
             os.close(fd)
 
@@ -174,7 +197,7 @@ class Tree:
             if error.errno not in _GONE:
                 self._give_up(node)
                 return
-            known.dirty.discard(node)
+            known.clean(node)
             parent = known.forest.parent(node)
             if parent != NOWHERE:
                 known.dirty.add(parent)
@@ -191,7 +214,7 @@ class Tree:
 
     def _give_up(self, node: int) -> None:
         """Forget the tree that a directory is in, as what is known does not fit to what is found."""
-        *_way, top = self._known.forest.way(node)
+        top = self._known.forest.top(node)
         if self._known.within(top)(self.root):
             raise Confused
         self._known.remove(top)
@@ -199,11 +222,12 @@ class Tree:
     def _look_at_mounts(self, table: Table) -> None:
         """Find the directories in which something is mounted."""
         known = self._known
-        self._belows = table.below(root_path(self._root_fd), self._number)
+        belows = table.below(root_path(self._root_fd), self._number)
+        self._belows = [one for one in belows if not self._is_out(one.names)]
         is_in = known.within(self.root)
-        before = {node for node in known.mounted if is_in(node)}
+        before = known.among(known.mounted, self.root)
         known.dirty.update(before)
-        known.mounted -= before
+        known.mounted.difference_update(before)
         for one in self._belows:
             try:
                 fd = open_parent(self._root_fd, one)
@@ -215,12 +239,16 @@ class Tree:
                 os.close(fd)
             if node is not None:
                 known.mounted.add(node)
-                known.dirty.add(node)
+                if is_in(node):
+                    known.dirty.add(node)
 
     def _look_at_overlays(self, table: Table) -> None:
         """List what is below upper layers: older kernels do not tell of what is written through an overlay."""
         known = self._known
+        is_in = known.within(self.root)
         for path in table.uppers(root_path(self._root_fd)):
+            if self._is_out(tuple(path.split("/"))):
+                continue
             try:
                 fd = open_beneath(self._root_fd, os.fsencode(path))
             except OSError:
@@ -232,15 +260,26 @@ class Tree:
             below = [] if node is None else [node]
             for one in below:
                 below.extend(known.forest.children(one))
-            known.dirty.update(below)
+            known.dirty.update(filter(is_in, below))
+
+    def _is_out(self, names: Names) -> bool:
+        """Return whether something is below the directory that does not count."""
+        out = self._out
+        return out is not None and len(names) > len(out) and names[: len(out)] == out
 
     def _find_other_names(self) -> None:
-        """Find where files have names that were listed before another link was made: no event tells of that there."""
+        """Find where files have names that were listed before another link was made: no event tells of that there.
+
+        Directories of other trees that may have such names are looked at when those are measured.
+        """
         inodes = {inode & (1 << 64) - 1 for inode in self._known.links.searched()}
         if not inodes:
             return
+        is_in = self._known.within(self.root)
         for known in self._others:
             for node in known.forest.may_have(inodes):
+                if known is not self._known or not is_in(node):
+                    known.dirty.add(node)
                 if node in known.dirty:
                     continue
                 try:

@@ -42,8 +42,11 @@ class Visitor:
         """Return whether this has listed a directory."""
         return node in self._listed or self._known.forest.listing(node) == self._listing
 
-    def full(self, root_fd: int) -> tuple[int, FirstProblems]:
-        """List a tree, whatever is known of it, and return its number and what was missed."""
+    def full(self, root_fd: int, left_out: bytes | None) -> tuple[int, FirstProblems]:
+        """List a tree, whatever is known of it, and return its number and what was missed.
+
+        :param left_out: the handle of a directory in it that does not count, nor what is below
+        """
         known = self._known
         began = time.time()
         handle = self._namer.handle(root_fd)
@@ -56,6 +59,8 @@ class Visitor:
         known.listings += 1
         self._listing = known.listings
         root = known.forest.add(handle, NOWHERE, known.listings)
+        if left_out is not None:
+            known.left_out[root] = left_out
         problems = FirstProblems()
         try:
             self._go(root_fd, problems.add, root, known.listings)
@@ -85,8 +90,10 @@ class Visitor:
             return self._take_in(fd, report, start, listing, line)
         except BaseException:
             # All on the way there: of each, what comes after it was not come across.
-            forest = self._known.forest
-            self._known.dirty.update(node for node in (start, *line) if node != NOWHERE and forest.is_known(node))
+            known = self._known
+            way = [node for node in (start, *line) if node != NOWHERE and known.forest.is_known(node)]
+            known.dirty.update(way)
+            known.grown.update(way)
             raise
 
     def _take_in(
@@ -95,6 +102,7 @@ class Visitor:
         """Do that, and keep in *line* the way to the directory that the walk is at."""
         known, forest = self._known, self._known.forest
         met: set[int] = set()
+        left_out = known.left_out.get(forest.top(start))
 
         def note(problem: Problem) -> None:
             if not problem.missing:
@@ -113,6 +121,11 @@ class Visitor:
                     line.append(NOWHERE)
                     continue  # the subvolume was not snapshotted: this is empty for ever
                 handle = self._namer.handle(directory.fd)
+                if handle == left_out:
+                    known.lacking[line[-1]] = handle
+                    directory.leave_out()
+                    line.append(NOWHERE)
+                    continue
                 found = forest.nodes.get(handle)
                 if found is not None and listing and forest.listing(found) != listing:
                     known.remove(found)
@@ -133,7 +146,8 @@ class Visitor:
             line.append(node)
             if not listing:
                 self._listed.add(node)
-            known.dirty.discard(node)  # what is told from now on is told after it was listed
+            known.lacking.pop(node, None)
+            known.clean(node)  # what is told from now on is told after it was listed
             now = time.time()
             known.hold(node, self._lister.list(directory, walk), now)
         return met
