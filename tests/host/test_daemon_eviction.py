@@ -298,6 +298,29 @@ def measuring(daemon: Daemon, path: Path) -> list[int]:
     return found
 
 
+def test_the_copy_of_a_deleted_drive_does_not_wait_for_a_plan(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    disk = small_disk("ext4", 256 * MIB).path
+    lab = Lab(disk, tmp_path)
+    lab.copy("ml.dead")
+    names = fill(lab, disk, 0.10)
+    file = lab.at(names[0]) / "data" / "file"
+    os.link(file, file.with_name("linked"))
+    for name in range(20_000):
+        file.with_name(str(name)).touch()
+    daemon = start(lab, evict="plan")
+    daemon.start()
+    (measured,) = wait_for(lambda: measuring(daemon, file.parents[1]))
+    (planning,) = wait_for(lambda: [one for one in measuring(daemon, file.parents[1]) if one != measured], 30)
+    os.kill(planning, signal.SIGSTOP)  # it takes for ever
+    lab.declare("ml.dead", state="absent")
+    wait_for(lambda: "ml.dead" not in lab.names(), 30)
+    assert "a plan was stopped, because a drive was deleted" in daemon.logged()
+    plan = wait_for(lambda: daemon.state("evictions")["plan"], 30)
+    assert plan[0]["copy"] == names[0] and not os.path.exists(f"/proc/{planning}")
+
+
 def test_a_full_disk_does_not_wait_for_a_measurement(
     small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
 ) -> None:
