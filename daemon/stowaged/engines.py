@@ -32,6 +32,8 @@ COPIES, MEASURE = "copies", "measure"
 """The kinds of rounds: of the copies in the data location, and of all else on a filesystem."""
 RETRY_S = 3600.0
 """How long a filesystem is scanned after watching it has failed."""
+HEEDED_S = 2.0
+"""How long a child may take to break off what it is at; then it is killed: it may hang, and hold copies open."""
 PATIENCE_S = 2.0
 """How long the copies wait for another round: where all is known that takes no time."""
 FAILED, RESUMED = "WatchFailed", "WatchResumed"
@@ -85,6 +87,8 @@ class _State:
     """Whether its child was told to end."""
     stopped: str = ""
     """Why what it is at was broken off, and is not to be done in another way either; else empty."""
+    stopped_at: float = 0.0
+    """When that was asked for first."""
     memory_mb: int = 0
     """What its child may remember."""
     why: str = ""
@@ -145,6 +149,8 @@ class Engines:
                 state.filesystem = filesystem
         for device, state in list(self._of.items()):
             watcher = watcher_key(device)
+            if state.stopped and time.monotonic() - state.stopped_at > HEEDED_S:
+                self._children.stop(watcher, state.stopped)
             is_gone = complete and device not in {one.device for one in present}
             unwanted = "nothing on it is measured" if is_gone else self._unwanted(state)
             if not self._children.running(watcher):
@@ -207,6 +213,8 @@ class Engines:
         self._children.stop(key, why)
         state = self._of.get(key.partition("/")[2])
         if state is not None and state.round is not None and state.round.key == key:
+            if not state.stopped:
+                state.stopped_at = time.monotonic()
             state.stopped = why
             self._children.interrupt(watcher_key(state.filesystem.device))
 

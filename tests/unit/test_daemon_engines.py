@@ -17,7 +17,7 @@ from stowage_core import events, mounts
 from stowage_core.places import Places
 from stowaged.children import Ending
 from stowaged.declared import Target
-from stowaged.engines import COPIES, MEASURE, PATIENCE_S, RETRY_S, Engines, Filesystem, Round
+from stowaged.engines import COPIES, HEEDED_S, MEASURE, PATIENCE_S, RETRY_S, Engines, Filesystem, Round
 from stowaged.hung import Hung
 from stowaged.measuring import Measuring
 from stowaged.sections import Sections
@@ -364,6 +364,23 @@ def test_a_child_that_dies_of_being_stopped_is_no_failure(host: Host) -> None:
     assert host.ended["copies/8:2"] == Ending("room has to be made")
     assert host.told() == [] and host.children.there == {}
     assert host.start(kind=COPIES) and list(host.children.there) == ["watch/8:2"]
+
+
+def test_a_child_that_does_not_heed_that_it_is_stopped_is_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.watched()
+    host.start(kind=COPIES)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    host.engines.stop("copies/8:2", "room has to be made")
+    now += HEEDED_S
+    host.look(NVME)
+    host.engines.stop("copies/8:2", "room has to be made")
+    assert host.children.stopped == {}
+    now += 0.1
+    host.look(NVME)
+    assert host.children.stopped == {"watch/8:2": "room has to be made"}
+    host.children.end("watch/8:2", "room has to be made")
+    assert host.ended["copies/8:2"] == Ending("room has to be made") and host.told() == []
 
 
 def test_a_scan_can_be_stopped(host: Host) -> None:
