@@ -209,11 +209,11 @@ class Watcher:
         signal.signal(signal.SIGINT, lambda _number, _frame: trees.break_off())
         while True:
             events = trees.fileno()
-            ready, _, _ = select.select([orders] if events is None else [orders, events], [], [])
+            ready = select.select([orders] if events is None else [orders, events], [], [])[0]
             if orders not in ready:
                 if not trees.drain():
                     send({"watching": trees.shown()})
-                ready, _, _ = select.select([orders], [], [], _BATCH_S)
+                ready = select.select([orders], [], [], _BATCH_S)[0]
             if orders in ready:
                 order = next_order(orders)
                 if order is None:
