@@ -36,6 +36,8 @@ BUSY_SCENARIOS_S = {"host": 1500, "nfs": 2400}
 """Those that keep both processors busy, which the others do not, with the limits that are theirs."""
 HEARTBEAT_S = 60
 SHOWN_LINES = 150
+TOLD_FAILURES, TOLD_TASKS, TOLD_LINES, TOLD_COLUMNS = 10, 3, 12, 200
+"""How much of each failed check is told once more at the end, where a log that was cut short still has it."""
 STOPPED = threading.Event()
 """Set when a stop from outside takes the running checks along."""
 
@@ -57,6 +59,8 @@ class Counts:
     passed: int = 0
     failed: int = 0
     skipped: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """What failed, in a few lines each; told once more at the end."""
 
     def add(self, other: Counts) -> None:
         self.passed += other.passed
@@ -197,8 +201,10 @@ def count(check: Check, results: Path, status: int | None) -> Counts:
     counts = Counts()
     for path in sorted(results.rglob("*.xml")):
         for case in xml.etree.ElementTree.parse(path).iter("testcase"):
-            if case.find("failure") is not None or case.find("error") is not None:
+            if (found := [each for each in case if each.tag in ("failure", "error")]) != []:
                 counts.failed += 1
+                why = (found[0].get("message") or "").splitlines()[:1]
+                counts.reasons.append(f"{case.get('classname')}::{case.get('name')}: {' '.join(why)}")
             elif (skipped := case.find("skipped")) is not None:
                 counts.skipped.append(f"{case.get('name')}: {skipped.get('message')}")
             else:
@@ -208,6 +214,18 @@ def count(check: Check, results: Path, status: int | None) -> Counts:
     elif status != 0 and (check.is_test or not counts.failed):
         counts.failed += 1
     return counts
+
+
+def failed_tasks(log: str) -> list[str]:
+    """Return what Ansible says of the last tasks that failed, below their names; without any, how the log ends."""
+    lines, tasks = log.splitlines(), []
+    task = ""
+    for number, line in enumerate(lines):
+        if line.startswith("TASK ["):
+            task = line.rstrip(" *")
+        elif line.startswith(("fatal: ", "failed: ")):
+            tasks.append("\n".join([task, *lines[number : number + TOLD_LINES]]))
+    return tasks[-TOLD_TASKS:] or ["\n".join(lines[-TOLD_LINES:])]
 
 
 def run_check(gate: str, check: Check) -> Counts:
@@ -241,7 +259,9 @@ def run_check(gate: str, check: Check) -> Counts:
     lines = [f"  {'ok  ' if status == 0 else 'FAIL'}  {check.name:<22}{seconds:6.1f} s  {details}".rstrip()]
     lines += (f"        skipped {reason}" for reason in counts.skipped)
     if status != 0:
-        lines += log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+        output = log.read_text(errors="replace")
+        lines += output.splitlines()[-SHOWN_LINES:]
+        counts.reasons = counts.reasons or failed_tasks(output)
         why = f"no end within {check.limit_s} s" if status is None else f"exit status {status}"
         lines.append(f"        {why}: {' '.join(check.command)}")
         lines.append(f"        whole output: {log.relative_to(REPOSITORY)}")
@@ -266,18 +286,22 @@ def main() -> int:
     parser.add_argument("gate", nargs="+", choices=list(GATES))
     started = time.monotonic()
     total = Counts()
-    failed: list[str] = []
+    failed: dict[str, list[str]] = {}
     for gate in parser.parse_args().gate:
         checks = list(GATES[gate]())
         show(gate)
         if not checks:
             show("  FAIL  nothing to run")
             total.failed += 1
-            failed.append(gate)
+            failed[gate] = []
         for check, counts in run_checks(gate, checks):
             total.add(counts)
             if counts.failed:
-                failed.append(f"{gate}/{check.name}")
+                failed[f"{gate}/{check.name}"] = counts.reasons
+    for name, reasons in failed.items():
+        show(f"\n{name}")
+        for line in (line for reason in reasons[:TOLD_FAILURES] for line in reason.splitlines()):
+            show(f"    {line[:TOLD_COLUMNS]}")
     minutes, seconds = divmod(int(time.monotonic() - started), 60)
     show("")
     show(f"{minutes} min {seconds} s" + (f", failed: {', '.join(failed)}" if failed else ""))

@@ -241,12 +241,15 @@ def in_use(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def start(program: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def start(request: pytest.FixtureRequest, program: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """A factory of daemons; with a lab, of its data location."""
     from daemon_lab import Daemon
 
     from stowage_core import records
 
+    # What is set up first is taken down last: daemons end before the disks that they work on are cleared.
+    for disks in {"disk", "small_disk"}.intersection(request.fixturenames):
+        request.getfixturevalue(disks)
     started: list[Daemon] = []
 
     def make(lab: Any = None, **settings: Any) -> Daemon:
