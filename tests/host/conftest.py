@@ -262,3 +262,24 @@ def start(request: pytest.FixtureRequest, program: Path, tmp_path: Path) -> Iter
     yield make
     for daemon in started:
         daemon.close()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Any]:
+    """A shell in a mount namespace of its own."""
+    from changes_lab import Elsewhere
+
+    shell = Elsewhere()
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def shown(disk: Path, tmp_path: Path) -> Iterator[Path]:
+    """The disk through another mount."""
+    from changes_lab import mounted
+
+    point = tmp_path / "shown"
+    point.mkdir()
+    with mounted(point, "--bind", str(disk)):
+        yield point

@@ -23,12 +23,17 @@ from stowage_core.runs.stamps import Stamp
 CACHES = ("hf_hub_cache", "hf_datasets_cache", "modelscope_cache", "hub_cache", "dataset_cache", "volume_cache")
 
 
-def du(*paths: Path) -> int:
-    """Return the sizes of what is no directory at or below *paths*, each file once, as du adds them up."""
+def du(*paths: Path, across: bool = False) -> int:
+    """Return the sizes of what is no directory at or below *paths*, each file once, as du adds them up.
+
+    :param across: whether what has another device number is counted: a mount, or a subvolume
+    """
     listed: list[bytes] = []
     for path in paths:
         found = subprocess.run(
-            ["find", str(path), "-xdev", "!", "-type", "d", "-print0"], check=True, stdout=subprocess.PIPE
+            ["find", str(path), *([] if across else ["-xdev"]), "!", "-type", "d", "-print0"],
+            check=True,
+            stdout=subprocess.PIPE,
         )
         listed.append(found.stdout)
     if not any(listed):

@@ -37,14 +37,15 @@ def declare(daemon: Daemon, **paths: Path) -> None:
     records.write(daemon.places.layout_json, {"locations": locations})
 
 
-def truth(path: Path) -> tuple[int, int, int]:
-    """Return what du says of a directory: bytes, allocated bytes, and inodes."""
+def truth(path: Path, across: bool = False) -> tuple[int, int, int]:
+    """Return what du says of a directory: bytes, allocated bytes, and inodes; see `du`."""
+    options = ["-s"] if across else ["-s", "-x"]
     done = [
-        subprocess.run(["du", "-sx", option, str(path)], check=True, stdout=subprocess.PIPE, text=True).stdout
+        subprocess.run(["du", *options, option, str(path)], check=True, stdout=subprocess.PIPE, text=True).stdout
         for option in ("--block-size=1", "--inodes")
     ]
     allocated, inodes = (int(one.split()[0]) for one in done)
-    return du(path), allocated, inodes
+    return du(path, across=across), allocated, inodes
 
 
 def figures(daemon: Daemon, name: str) -> tuple[int, int, int] | None:
