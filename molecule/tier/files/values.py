@@ -37,21 +37,23 @@ def value_of(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest() * (MIB // 32)
 
 
-def allocated(path: str) -> int:
-    total = 0
-    for name in os.listdir(path):
-        try:
-            total += os.lstat(os.path.join(path, name)).st_blocks * 512
-        except FileNotFoundError:
-            continue  # evicted meanwhile
-    return total
+def allocated(path: str) -> int | None:
+    """Return what the tier takes; None when something went meanwhile, which may have been counted with what came."""
+    names = os.listdir(path)
+    try:
+        total = sum(os.lstat(os.path.join(path, name)).st_blocks * 512 for name in names)
+    except FileNotFoundError:
+        return None
+    return total if set(names) <= set(os.listdir(path)) else None
 
 
 def look(path: str, end: Any, answer: Any) -> None:
     """Take samples of what the tier takes on its disk until *end* is set."""
     samples = []
     while not end.is_set():
-        samples.append(allocated(path))
+        sample = allocated(path)
+        if sample is not None:
+            samples.append(sample)
         time.sleep(LOOK_S)
     answer.put(samples)
 
