@@ -172,6 +172,9 @@ class Engines:
             return "turned off here (watch_off)"
         return "other hosts may write there too" if state.filesystem.shared else ""
 
+    def _is_to_be_watched(self, state: _State) -> bool:
+        return not self._unwanted(state) and time.monotonic() >= state.retry and bool(state.filesystem.mountpoint)
+
     def _end_watcher(self, state: _State, why: str) -> None:
         child = watcher_key(state.filesystem.device)
         if not self._children.left_behind(child):
@@ -190,11 +193,23 @@ class Engines:
         at_work = state.round is not None and state.round.key == key
         return at_work or (state.hung == key and self._children.left_behind(watcher_key(state.filesystem.device)))
 
+    def watches(self, device: str) -> bool:
+        """Return whether a round there takes in what has changed anywhere, so that it may open copies."""
+        state = self._of.get(device)
+        return state is not None and self._is_to_be_watched(state)
+
+    def is_watching(self, device: str) -> bool:
+        """Return whether such a round is under way, or its child was left behind and may hold open what it was at."""
+        state = self._of.get(device)
+        if state is None:
+            return False
+        return state.round is not None or bool(state.hung and self._children.left_behind(watcher_key(device)))
+
     def start(self, round: Round) -> bool:
         """Begin a round, and return whether it could begin: else its time comes with a later cycle."""
         round = replace(round, began=time.monotonic())
         state = self._of.setdefault(round.filesystem.device, _State(round.filesystem))
-        if self._unwanted(state) or time.monotonic() < state.retry or not state.filesystem.mountpoint:
+        if not self._is_to_be_watched(state):
             self._scan(round)
             return True
         if state.ending or self._children.left_behind(watcher_key(state.filesystem.device)):
@@ -213,10 +228,19 @@ class Engines:
         self._children.stop(key, why)
         state = self._of.get(key.partition("/")[2])
         if state is not None and state.round is not None and state.round.key == key:
-            if not state.stopped:
-                state.stopped_at = time.monotonic()
-            state.stopped = why
+            self._break_off(state, why)
+
+    def stop_watching(self, device: str, why: str) -> None:
+        """Have the round end that takes in what has changed anywhere on a filesystem, whatever it is for."""
+        state = self._of.get(device)
+        if state is not None and state.round is not None:
+            self._break_off(state, why)
+
+    def _break_off(self, state: _State, why: str) -> None:
+        if not state.stopped:
+            state.stopped_at = time.monotonic()
             self._children.interrupt(watcher_key(state.filesystem.device))
+        state.stopped = why
 
     def _scan(self, round: Round) -> None:
         def end(ending: Ending) -> None:

@@ -348,6 +348,23 @@ def test_a_round_can_be_stopped(host: Host) -> None:
     assert host.ended["copies/8:2"] == Ending("no space"), "that was not stopped"
 
 
+def test_what_watches_may_hold_open_whatever_is_there(host: Host) -> None:
+    assert not host.engines.watches("8:2") and not host.engines.is_watching("8:2")
+    host.watched()
+    assert host.engines.watches("8:2") and not host.engines.is_watching("8:2")
+    host.start()
+    assert host.engines.is_watching("8:2")
+    host.engines.stop_watching("8:2", "room has to be made")
+    assert host.children.interrupted == ["watch/8:2"] and host.children.stopped == {}
+    host.children.send("watch/8:2", done="broken off", watches=True)
+    assert host.ended == {"measure/8:2": Ending("room has to be made")} and not host.engines.is_watching("8:2")
+    host.start()
+    host.children.fall_silent("watch/8:2")
+    assert host.engines.is_watching("8:2"), "it was left behind with what it had opened"
+    host.look(NVME, watch=False)
+    assert not host.engines.watches("8:2")
+
+
 def test_a_round_that_was_at_its_end_was_not_stopped(host: Host) -> None:
     host.watched()
     host.start(kind=COPIES)
