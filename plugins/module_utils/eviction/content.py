@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..syscalls import open_beneath
 from ..trees.inode_set import InodeSet
@@ -48,15 +48,20 @@ def content_of(
     fd = open_beneath(copy_fd, b".")
     try:
         tally.count(Walk(fd, nothing), alive)
-        blocks = _shared_blocks(fd, alive, most_units) if sharing else Blocks(0)
+        blocks = _shared_blocks(fd, links, alive, most_units) if sharing else Blocks(0)
     finally:
         os.close(fd)
     return Content(name, tally.blocks * 512, tally.files + tally.directories, links, blocks.once, blocks.beyond)
 
 
-def _shared_blocks(copy_fd: int, alive: Callable[[], None], most_units: int) -> Blocks:
-    """Return the blocks that files with one name share with what is not in the copy; a file that is gone has none."""
-    blocks = Blocks(most_units)
+def _shared_blocks(
+    copy_fd: int, links: Mapping[tuple[int, int], Link], alive: Callable[[], None], most_units: int
+) -> Blocks:
+    """Return the blocks that files share with what is not in the copy; a file that is gone has none.
+
+    What a file shares that has names elsewhere, too, does not come back with its last name: its link loses that.
+    """
+    blocks, asked = Blocks(most_units), InodeSet()
     for directory in Walk(copy_fd, nothing):
         for entry in directory.files():
             alive()
@@ -68,8 +73,18 @@ def _shared_blocks(copy_fd: int, alive: Callable[[], None], most_units: int) -> 
                 continue
             try:
                 status = os.fstat(fd)
-                if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_blocks:
+                key = (status.st_dev, status.st_ino)
+                if not stat.S_ISREG(status.st_mode) or not status.st_blocks:
+                    continue
+                if status.st_nlink > 1 and not asked.add(*key):
+                    continue
+                link = links.get(key)
+                if link is None:
                     blocks.add(shared(fd))
+                else:
+                    lost = min(link.bytes, sum(length for _address, length in shared(fd)))
+                    link.bytes -= lost
+                    blocks.beyond += lost
             except OSError:
                 pass  # what is not told counts as its own, and is seen by what becomes free
             finally:
