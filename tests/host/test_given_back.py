@@ -236,6 +236,19 @@ def test_when_nothing_else_does_copies_of_a_source_go_and_eviction_stops(host: L
 
 
 @on_sharing
+def test_what_copies_that_go_anyway_share_with_each_other_comes_back(host: Lab) -> None:
+    files = copied(host, "ml.first", "ml.second")
+    (host.path.parent / "source").unlink()
+    for file in files:
+        file.with_name("own").write_bytes(os.urandom(SIZE // 4))
+    host.copy("ml.third", SIZE, 9.0)
+    settings = short(host, SIZE + SIZE // 4)
+    result = host.evict(0, settings)
+    assert gone(result) == ["ml.first", "ml.second"] and result.blocked == "" and result.kept == {}
+    assert_at_the_mark(host, settings)
+
+
+@on_sharing
 def test_a_copy_that_goes_for_what_is_its_own_does_not_stop_eviction_with_what_is_not(host: Lab) -> None:
     for file in copied(host, "ml.first", "ml.second"):
         file.with_name("own").write_bytes(os.urandom(SIZE // 4))

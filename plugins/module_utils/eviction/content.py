@@ -57,10 +57,7 @@ def content_of(
 def _shared_blocks(
     copy_fd: int, links: Mapping[tuple[int, int], Link], alive: Callable[[], None], most_units: int
 ) -> Blocks:
-    """Return the blocks that files share with what is not in the copy; a file that is gone has none.
-
-    What a file shares that has names elsewhere, too, does not come back with its last name: its link loses that.
-    """
+    """Return the blocks that files share with what is not in the copy; a file that is gone has none."""
     blocks, asked = Blocks(most_units), InodeSet()
     for directory in Walk(copy_fd, nothing):
         for entry in directory.files():
@@ -74,19 +71,20 @@ def _shared_blocks(
             try:
                 status = os.fstat(fd)
                 key = (status.st_dev, status.st_ino)
-                if not stat.S_ISREG(status.st_mode) or not status.st_blocks:
-                    continue
-                if status.st_nlink > 1 and not asked.add(*key):
-                    continue
-                link = links.get(key)
-                if link is None:
-                    blocks.add(shared(fd))
-                else:
-                    lost = min(link.bytes, sum(length for _address, length in shared(fd)))
-                    link.bytes -= lost
-                    blocks.beyond += lost
+                if stat.S_ISREG(status.st_mode) and status.st_blocks and (status.st_nlink == 1 or asked.add(*key)):
+                    _ask(fd, links.get(key), blocks)
             except OSError:
                 pass  # what is not told counts as its own, and is seen by what becomes free
             finally:
                 os.close(fd)
     return blocks
+
+
+def _ask(fd: int, link: Link | None, blocks: Blocks) -> None:
+    """Add what a file shares. Of one that has names elsewhere, too, that does not come back with the last of them."""
+    if link is None:
+        blocks.add(shared(fd))
+        return
+    lost = min(link.bytes, sum(length for _address, length in shared(fd)))
+    link.bytes -= lost
+    blocks.beyond += lost

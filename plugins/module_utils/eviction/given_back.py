@@ -6,8 +6,8 @@
 A file gives back its blocks with its last name, and a block that files share is free with the last of them. So each
 counts in the copy that takes the last one away, and never while something has it that stays.
 
-How many files share a block is not known: that one met twice in what goes is free then is a guess. A copy that would go
-for nothing else goes only when it has to be guessed.
+How many files share a block is not known: that one met twice in what goes is free then is a guess. As long as nothing
+has to be guessed such blocks do not count, and a copy that gives back nothing else is held back.
 
 A copy that gives back next to nothing is held back. When a later one can take away the rest of what both have, they go
 together.
@@ -196,11 +196,12 @@ class GivenBack:
             for holder, other in others:
                 if not left:
                     break
-                if left & other and self._guessing:
-                    self._share(shares, (holder,), Given(size(left & other)))
-                elif left & other:
+                both = left & other
+                if both and self._guessing:
+                    self._share(shares, (holder,), Given(size(both)))
+                elif both:
                     self.guesses.update((holder, content.name))
-                left &= ~other
+                left &= ~both
             others.append((content.name, mask))
         return shares
 
