@@ -242,6 +242,11 @@ def test_a_directory_is_listed_each_time_while_its_files_may_change_by_themselve
     known.hold(node, listed(newest=FOREVER), now=10**12, has_grown=False)
     known.settle_later(node, now=10**12)
     assert known.restless == {node: FOREVER}
+    below = [known.forest.add(b"%d" % number, node, 1) for number in range(1000)]
+    before = known.state_bytes
+    for one in below:
+        known.settle_later(one, now=10**12)
+    assert known.state_bytes - before > 1000 * 50, "that takes memory, too"
 
 
 def test_a_directory_that_was_moved_keeps_what_is_known_of_it() -> None:

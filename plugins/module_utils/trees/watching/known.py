@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .forest import NOWHERE, Forest
 from .hard_links import HardLinks
 from .listing import Listed
+
+_TIME = sys.getsizeof(0.0)
 
 
 class Known:
@@ -201,4 +204,6 @@ class Known:
     @property
     def state_bytes(self) -> int:
         """How much memory all this takes, about."""
-        return self.forest.state_bytes + self.links.state_bytes
+        several = (self.dirty, self.grown, self.doubtful, self.restless, self.mounted)
+        sets = sum(map(sys.getsizeof, several)) + len(self.restless) * _TIME
+        return self.forest.state_bytes + self.links.state_bytes + sets
