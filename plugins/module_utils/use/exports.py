@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from ..mounts import table_lines, unescaped
@@ -29,6 +30,15 @@ def exported() -> list[str]:
             continue  # no NFS server, or one that exports nothing
         paths.update(dict.fromkeys(parse(text)))
     return list(paths)
+
+
+def edition() -> tuple[int, ...]:
+    """Return what is another one after each change of what is exported: exportfs replaces its table."""
+    try:
+        status = os.stat(ALL_TABLE)
+    except FileNotFoundError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def parse(text: bytes) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from ...errors import printable
 from ...mounts import Mount
 from ...syscalls import mount_id
+from ...use.exports import edition
 from ..measure import Scan, Usage
 from ..pace import Pace, Pacer
 from ..parts import Begins, Names, measure_parts
@@ -62,7 +63,7 @@ class Watch:
         self._pace = pace
         self._check = check
         self._memory_bytes = memory_bytes
-        self._settles_s = _write_back_s() if settles_s is None else settles_s
+        self._settles_s = settles_s
         self._known: dict[int, Known] = {}
         self.losses = 0
         """How often everything known was lost."""
@@ -71,8 +72,9 @@ class Watch:
         self._drained = 0.0
         self._unchecked = 0
         self._tables = Tables()
+        self._exports = edition()
         try:
-            self._device = self._mount(fd, self._tables.now(mount_id(fd))).device
+            self._device = self._mount(fd, self._tables.now()).device
             self._changes = Changes(fd)
         except BaseException:
             self._tables.close()
@@ -197,12 +199,17 @@ class Watch:
 
     def _tree(self, root_fd: int, left_out: Names | None) -> Tree:
         """Return a tree, to be brought up to date."""
-        table = self._tables.now(mount_id(root_fd))
+        table = self._tables.now()
+        exports = edition()
         mount = self._mount(root_fd, table)
         self._keep_watching(root_fd, mount)
+        if exports != self._exports:
+            self._exports = exports
+            self._lose()  # something on it may have been exported meanwhile
         for gone in [one for one in self._known if table.mount(one) is None]:
             del self._known[gone]
-        known = self._known.setdefault(mount.id, Known(self._settles_s))
+        known = self._known.setdefault(mount.id, Known())
+        known.settles_s = _write_back_s() if self._settles_s is None else self._settles_s
         known.drop_forgotten(time.monotonic() - _FOLLOWED_S)
         room = os.fstatvfs(root_fd).f_frsize if mount.fstype in _TRIMMING else 0
         is_btrfs = mount.fstype == "btrfs"
@@ -220,6 +227,7 @@ class Watch:
             where,
             self._tables,
             self._drain_or_lose,
+            self._step,
         )
 
     def _keep_watching(self, root_fd: int, mount: Mount) -> None:
@@ -284,5 +292,5 @@ def _write_back_s() -> float:
 
 
 def _centiseconds(name: str) -> float:
-    with open(f"/proc/sys/vm/{name}", "rb") as stream:
+    with open(f"/proc/sys/vm/{name}", "rb", buffering=0) as stream:
         return int(stream.read()) / 100

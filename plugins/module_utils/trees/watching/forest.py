@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .errors import WatchError
@@ -155,15 +155,10 @@ class Forest:
         self._own[node] = self._own[node].plus(more)
         self._add(node, more)
 
-    def may_have(self, inodes: Iterable[int]) -> list[int]:
-        """Return the directories in which, by their numbers, files with these inodes may be."""
-        wanted = sorted(inodes)
-        found = []
-        for node in self.nodes.values():
-            at = bisect_left(wanted, self._lowest[node])
-            if at < len(wanted) and wanted[at] <= self._highest[node]:
-                found.append(node)
-        return found
+    def may_have(self, node: int, inodes: Sequence[int]) -> bool:
+        """Return whether, by its number, a file with one of these inodes, which are sorted, may be in a directory."""
+        at = bisect_left(inodes, self._lowest[node])
+        return at < len(inodes) and inodes[at] <= self._highest[node]
 
     def total(self, node: int) -> Sums:
         """Return what a directory and all below it hold."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import NamedTuple
 
-_FILE_BYTES = 360
+_FILE_BYTES = 368
 """What a file takes here, about, with two names."""
 _NAME_BYTES = 80
 """What each further name takes, about."""
@@ -31,13 +31,14 @@ class Linked(NamedTuple):
 
 
 class _File:
-    __slots__ = ("blocks", "links", "names", "nodes", "size")
+    __slots__ = ("blocks", "is_searched", "links", "names", "nodes", "size")
 
     def __init__(self) -> None:
         self.size = 0
         self.blocks = 0
         self.links = 0
         self.names = 0
+        self.is_searched = False
         self.nodes: tuple[int, ...] | dict[int, int] = ()
         """The directories with its names, one for each name; with how many each has where there are more than a few."""
 
@@ -69,11 +70,15 @@ class HardLinks:
         self._sums = (0, 0, 0)
         self._further = 0
         """How many names there are beyond two of each file."""
-        self.unsearched: set[int] = set()
-        """Inodes that were not known before, and may have names that were listed while each was the only one."""
+        self._unsearched: set[int] = set()
+        """Inodes of files that may have names that were listed while each was the only one."""
 
-    def hold(self, node: int, found: Mapping[int, Linked]) -> None:
-        """Set which files have names in a directory."""
+    def hold(self, node: int, found: Mapping[int, Linked], has_grown: bool) -> None:
+        """Set which files have names in a directory.
+
+        :param has_grown: whether these may be new in it. A file whose name was there before, while it was the only
+            one, got the others later: no search finds them, as their directories were told of if they are known
+        """
         before = self._in.get(node, ())
         if not found and not before:
             return
@@ -85,7 +90,8 @@ class HardLinks:
             if file is None:
                 file = self._files[inode] = _File()
                 self._count(file, 1)
-                self.unsearched.add(inode)
+            if has_grown and not file.is_searched:
+                self._unsearched.add(inode)
             if (file.size, file.blocks) != (one.size, one.blocks):
                 self._count(file, -1)
                 file.size, file.blocks = one.size, one.blocks
@@ -101,7 +107,7 @@ class HardLinks:
 
     def remove(self, node: int) -> None:
         """Forget a directory."""
-        self.hold(node, {})
+        self.hold(node, {}, False)
 
     def how_many_loose(self) -> int:
         """Return how many files have other names elsewhere."""
@@ -112,11 +118,15 @@ class HardLinks:
         for inode in self._loose:
             yield from self._files[inode].nodes
 
-    def searched(self) -> list[int]:
-        """Return the inodes whose other names have not been looked for, which is done now."""
-        wanted = [inode for inode in self.unsearched if inode in self._loose]
-        self.unsearched.clear()
-        return wanted
+    def unsearched(self) -> list[int]:
+        """Return the inodes whose other names are to be looked for."""
+        return [inode for inode in self._unsearched if inode in self._loose]
+
+    def searched(self) -> None:
+        """Take all other names for looked for."""
+        for inode in self._unsearched:
+            self._files[inode].is_searched = True
+        self._unsearched.clear()
 
     def has(self, node: int) -> bool:
         """Return whether a directory has names of such files."""
@@ -177,7 +187,7 @@ class HardLinks:
         self._count(file, -1)
         del self._files[inode]
         self._loose.discard(inode)
-        self.unsearched.discard(inode)
+        self._unsearched.discard(inode)
 
     def _judge(self, inode: int, file: _File) -> None:
         if file.is_loose:

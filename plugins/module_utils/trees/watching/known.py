@@ -15,12 +15,10 @@ from .listing import Listed
 class Known:
     """The known directories of one mount."""
 
-    def __init__(self, settles_s: float) -> None:
-        """Know nothing yet.
-
-        :param settles_s: how long after a change what a file takes may still change by itself, in seconds
-        """
-        self._settles_s = settles_s
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.settles_s = 0.0
+        """How long after a change what a file takes may still change by itself, in seconds."""
         self.forest = Forest()
         self.links = HardLinks()
         self.dirty: set[int] = set()
@@ -47,15 +45,23 @@ class Known:
         """The directories that such a one was come across in, and its handle."""
         self.orphans: set[int] = set()
         """Directories that are no longer where they were, and were not come across elsewhere yet."""
+        self.has_arrivals = False
+        """Whether a directory has come since the mount table was read: something may be mounted in it."""
 
-    def hold(self, node: int, listed: Listed, now: float) -> None:
+    def add(self, handle: bytes, parent: int, listing: int) -> int:
+        """Take in a directory that is not known, and holds nothing yet; return its number."""
+        self.has_arrivals = True
+        return self.forest.add(handle, parent, listing)
+
+    def hold(self, node: int, listed: Listed, now: float, has_grown: bool) -> None:
         """Take in what a directory holds.
 
         :param now: when its listing began
+        :param has_grown: whether it may have names which it had not when it was listed before
         """
         self.forest.hold(node, listed.own, listed.lowest, listed.highest)
-        self.links.hold(node, listed.links)
-        until = listed.newest + self._settles_s
+        self.links.hold(node, listed.links, has_grown)
+        until = listed.newest + self.settles_s
         if until > now:
             self.restless[node] = until
         else:
@@ -69,8 +75,8 @@ class Known:
 
     def settle_later(self, node: int, now: float) -> None:
         """List a directory each time for a while: something was told of it just now."""
-        if self.restless.get(node, 0.0) < now + self._settles_s:
-            self.restless[node] = now + self._settles_s
+        if self.restless.get(node, 0.0) < now + self.settles_s:
+            self.restless[node] = now + self.settles_s
 
     def remove(self, node: int) -> None:
         """Forget a directory with all below it."""
@@ -87,6 +93,7 @@ class Known:
 
     def move(self, node: int, parent: int) -> None:
         """Put a directory with all below it into another one."""
+        self.has_arrivals = True
         self.forest.move(node, parent)
         self.orphans.discard(node)
 

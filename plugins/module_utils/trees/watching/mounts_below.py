@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import select
 import stat
+from bisect import bisect_left
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
 from ...mounts import Mount, of_path, parse
-from ...paths import is_within
 from ...syscalls import open_beneath
 from ...use.exports import exported
 
@@ -28,65 +29,77 @@ class Below(NamedTuple):
 
 
 class Table:
-    """The mount table at one moment."""
+    """The mount table at one moment, and what was found out from it."""
 
-    def __init__(self) -> None:
-        with open(_TABLE, "rb") as stream:
-            self.text = stream.read()
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._device_of: dict[str, str] = {}
 
     def mount(self, number: int) -> Mount | None:
         """Return the mount of an id."""
-        line = self._lines.get(b"%d" % number)
-        return None if line is None else parse(line)[0]
+        return self._by_id.get(number)
 
     def has_below(self, number: int) -> bool:
         """Return whether something is mounted on the mount of an id."""
-        return b"%d" % number in self._below
+        return number in self._below
 
     def exported_of(self, device: str) -> list[str]:
         """Return the paths on a device that the NFS server of this host exports."""
-        paths = exported()
-        mounts = parse(self.text) if paths else []
-        return [path for path in paths if of_path(path, mounts).device == device]
+        return [path for path in exported() if self._device(path) == device]
 
     def below(self, root: str, number: int) -> list[Below]:
         """Return what is mounted below the directory at *root* on the mount of that id, sorted."""
-        lines = self._below.get(b"%d" % number)
-        found: dict[str, str] = {}
-        for mount in parse(b"\n".join(lines)) if lines else ():
-            if mount.point != root and is_within(mount.point, root):
-                found[os.path.relpath(mount.point, root)] = mount.device
-        names = {tuple(point.split("/")): device for point, device in found.items()}
+        places = self._below.get(number)
+        found = [] if places is None else places.within(root)
+        names = {tuple(way.split("/")): device for way, device in found if way != "."}
         return [
             Below(way, names[way]) for way in sorted(names) if not any(way[:end] in names for end in range(1, len(way)))
         ]
 
     def uppers(self, root: str) -> list[str]:
         """Return the upper layers of overlays at or below the directory at *root*, relative to it."""
-        found = []
-        for mount in self._overlays:
-            for option in mount.super_options:
+        return [way for way, _device in self._uppers.within(root)]
+
+    def _device(self, path: str) -> str:
+        if path not in self._device_of:
+            self._device_of[path] = of_path(path, list(self._by_id.values())).device
+        return self._device_of[path]
+
+    @cached_property
+    def _by_id(self) -> dict[int, Mount]:
+        return {mount.id: mount for mount in parse(self.text)}
+
+    @cached_property
+    def _below(self) -> dict[int, _Places]:
+        found: dict[int, dict[str, str]] = {}
+        for mount in self._by_id.values():
+            found.setdefault(mount.parent, {})[mount.point] = mount.device
+        return {number: _Places(devices) for number, devices in found.items()}
+
+    @cached_property
+    def _uppers(self) -> _Places:
+        found = {}
+        for mount in self._by_id.values():
+            for option in mount.super_options if mount.fstype == "overlay" else ():
                 name, _equals, path = option.partition("=")
-                if name == "upperdir" and is_within(path, root):
-                    found.append(os.path.relpath(path, root))
-        return found
+                if name == "upperdir":
+                    found[os.path.normpath(path)] = mount.device
+        return _Places(found)
 
-    @cached_property
-    def _lines(self) -> dict[bytes, bytes]:
-        return {line.split(b" ", 1)[0]: line for line in self.text.split(b"\n")}
 
-    @cached_property
-    def _below(self) -> dict[bytes, list[bytes]]:
-        found: dict[bytes, list[bytes]] = {}
-        for line in self._lines.values():
-            for parent in line.split(b" ", 2)[1:2]:
-                found.setdefault(parent, []).append(line)
-        return found
+class _Places:
+    """Paths and the devices there, many of them: those in a directory are found without a look at the others."""
 
-    @cached_property
-    def _overlays(self) -> list[Mount]:
-        lines = [line for line in self._lines.values() if b" - overlay " in line]
-        return list(parse(b"\n".join(lines))) if lines else []
+    def __init__(self, devices: Mapping[str, str]) -> None:
+        self._devices = devices
+        self._paths = sorted(devices)
+
+    def within(self, root: str) -> list[tuple[str, str]]:
+        """Return those at or below a directory, relative to it, with their devices."""
+        way = root.rstrip("/")
+        start, end = (bisect_left(self._paths, way + after) for after in ("/", chr(ord("/") + 1)))
+        found = [(path[len(way) + 1 :], self._devices[path]) for path in self._paths[start:end] if path != root]
+        return [(".", self._devices[root]), *found] if root in self._devices else found
 
 
 class Tables:
@@ -96,15 +109,20 @@ class Tables:
         self._fd = os.open(_TABLE, os.O_RDONLY | os.O_CLOEXEC)
         self._changes = select.poll()
         self._changes.register(self._fd, select.POLLPRI | select.POLLERR)
-        self._table = Table()
+        self._table = Table(read_table())
 
-    def now(self, number: int) -> Table:
-        """Return the table as it counts for what the mount of an id shows.
+    def now(self) -> Table:
+        """Return the table, read again when the kernel says that a mount has come or gone.
 
-        The kernel tells of a mount that comes or goes, and not of a directory with one in it that is renamed.
+        It does not say that a directory with a mount in it was renamed: see `again`.
         """
-        if self._changes.poll(0) or self._table.has_below(number):
-            self._table = Table()
+        return self.again() if self._changes.poll(0) else self._table
+
+    def again(self) -> Table:
+        """Return the table, read again."""
+        text = read_table()
+        if text != self._table.text:
+            self._table = Table(text)
         return self._table
 
     def close(self) -> None:
@@ -112,6 +130,12 @@ class Tables:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def read_table() -> bytes:
+    """Return what the kernel shows of the mounts."""
+    with open(_TABLE, "rb") as stream:
+        return stream.read()
 
 
 def is_own_file(root_fd: int, below: Below, device: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from ...syscalls import open_beneath
 from ..measure import Usage
@@ -26,6 +26,8 @@ _GONE = (errno.ESTALE, errno.ENOENT)
 # How often it is looked whether something has changed meanwhile; and how often at most while directories are missing
 # that were moved.
 _ROUNDS, _MOST_ROUNDS = 4, 16
+_NAMES_A_STEP = 256
+_INODE = (1 << 64) - 1
 
 
 class Tree:
@@ -42,6 +44,7 @@ class Tree:
         mount: tuple[int, str],
         tables: Tables,
         drain: Callable[[], None],
+        step: Callable[[], None],
     ) -> None:
         """Take what is needed to look at it.
 
@@ -50,6 +53,7 @@ class Tree:
         :param left_out: the way to a directory that does not count, nor what is below; nothing below is opened
         :param mount: number and device of its mount
         :param drain: takes the events that wait
+        :param step: called after each bit of work; what it raises breaks that off
         """
         self._known = known
         self._others = others
@@ -59,6 +63,7 @@ class Tree:
         self._number, self._device = mount
         self._tables = tables
         self._drain = drain
+        self._step = step
         self._out = left_out or None
         self._out_handle = self._handle_of(left_out) if left_out else None
         self._belows: list[Below] = []
@@ -138,7 +143,7 @@ class Tree:
         has_listed = self._visitor.has_listed
         text = b""
         for number in range(_MOST_ROUNDS):
-            table = self._tables.now(self._number)
+            table = self._table()
             told = known.grown.union(known.among(known.dirty, self.root))
             is_in = known.within(self.root)
             if table.text != text:
@@ -219,6 +224,23 @@ class Tree:
             raise Confused
         self._known.remove(top)
 
+    def _table(self) -> Table:
+        """Return the mount table as it counts for this tree.
+
+        The kernel does not tell of a directory with a mount in it that is renamed. But such a mount is one that was in
+        this tree, or its directory has come to a known one since the table was read.
+        """
+        known = self._known
+        table = self._tables.now()
+        if table.has_below(self._number) and (
+            known.has_arrivals
+            or known.among(known.mounted, self.root)
+            or table.below(root_path(self._root_fd), self._number)
+        ):
+            table = self._tables.again()
+        known.has_arrivals = False
+        return table
+
     def _look_at_mounts(self, table: Table) -> None:
         """Find the directories in which something is mounted."""
         known = self._known
@@ -272,28 +294,42 @@ class Tree:
 
         Directories of other trees that may have such names are looked at when those are measured.
         """
-        inodes = {inode & (1 << 64) - 1 for inode in self._known.links.searched()}
-        if not inodes:
-            return
+        links = self._known.links
+        inodes = sorted({inode & _INODE for inode in links.unsearched()})
+        for known in self._others if inodes else ():
+            self._find_names_in(known, inodes)
+        links.searched()  # when that was broken off the next measurement begins anew
+
+    def _find_names_in(self, known: Known, inodes: Sequence[int]) -> None:
         is_in = self._known.within(self.root)
-        for known in self._others:
-            for node in known.forest.may_have(inodes):
-                if known is not self._known or not is_in(node):
-                    known.dirty.add(node)
-                if node in known.dirty:
-                    continue
-                try:
-                    fd = open_handle(self._root_fd, known.forest.handle(node))
-                except OSError:
-                    continue  # gone, which its parent tells
-                try:
-                    with os.scandir(fd) as entries:
-                        if any(entry.inode() in inodes for entry in entries):
-                            known.dirty.add(node)
-                except OSError:
-                    known.dirty.add(node)
-                finally:
-                    os.close(fd)
+        for number, node in enumerate(known.forest, 1):
+            if number % _NAMES_A_STEP == 0:
+                self._step()
+            if node in known.dirty or not known.forest.may_have(node, inodes):
+                continue
+            if known is not self._known or not is_in(node) or self._has_names(known.forest.handle(node), inodes):
+                known.dirty.add(node)
+
+    def _has_names(self, handle: bytes, inodes: Sequence[int]) -> bool:
+        """Return whether files with these inodes have names in a directory, or whether nobody can tell."""
+        wanted = frozenset(inodes)
+        try:
+            fd = open_handle(self._root_fd, handle)
+        except OSError:
+            return False  # gone, which its parent tells
+        try:
+            with os.scandir(fd) as entries:
+                for number, entry in enumerate(entries, 1):
+                    if entry.inode() in wanted:
+                        return True
+                    if number % _NAMES_A_STEP == 0:
+                        self._step()
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        self._step()
+        return False
 
 
 def _problem(below: Below) -> Problem:

@@ -58,7 +58,7 @@ class Visitor:
             known.remove(before)
         known.listings += 1
         self._listing = known.listings
-        root = known.forest.add(handle, NOWHERE, known.listings)
+        root = known.add(handle, NOWHERE, known.listings)
         if left_out is not None:
             known.left_out[root] = left_out
         problems = FirstProblems()
@@ -133,7 +133,7 @@ class Visitor:
                 is_new = found is None
                 if found is None:
                     self._check()
-                    found = forest.add(handle, line[-1], listing)
+                    found = known.add(handle, line[-1], listing)
                 else:
                     self._meet(found, line[-1])
                 if len(line) == 1:
@@ -143,13 +143,14 @@ class Visitor:
                     line.append(found)
                     continue
                 node = found
+            has_grown = bool(line or listing) or node in known.grown
             line.append(node)
             if not listing:
                 self._listed.add(node)
             known.lacking.pop(node, None)
             known.clean(node)  # what is told from now on is told after it was listed
             now = time.time()
-            known.hold(node, self._lister.list(directory, walk), now)
+            known.hold(node, self._lister.list(directory, walk), now, has_grown)
         return met
 
     def _meet(self, node: int, parent: int) -> None:
