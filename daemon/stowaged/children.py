@@ -6,7 +6,8 @@ A child runs a function and sends messages, one JSON object a line, through a pi
 alive). One that is silent for too long is killed. A process that waits for a dead disk does not die of it: such a child
 is left behind until the disk answers, and as long as it is there no other child of the same key is started.
 
-A child that is kept takes orders through a second pipe, one after the other. While it has none it may be silent.
+A child that is kept takes orders through a second pipe, one after the other. While it has none it may be silent. An
+empty order breaks off the one before it: by the same pipe, so that it is never taken for one about another order.
 """
 
 from __future__ import annotations
@@ -129,9 +130,7 @@ class Children:
     def order(self, key: str, order: bytes, silence_s: float) -> None:
         """Send an order to a child that is kept; until :meth:`rest` it is given up after *silence_s*."""
         child = self._children[key]
-        if not child.ordered and child.orders >= 0:
-            self._loop.watch_writing(child.orders, lambda: self._write(child))
-        child.ordered += _LENGTH.pack(len(order)) + order
+        self._put(child, order)
         child.silence_s = silence_s
         self._watch_silence(child)
 
@@ -160,11 +159,15 @@ class Children:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGTERM)
 
     def interrupt(self, key: str) -> None:
-        """Send SIGINT to the child of this key, which is kept: it ends what it is at, and stays."""
+        """Tell the child of this key, which is kept, to break off its last order: it stays."""
         child = self._children.get(key)
         if child is not None and not child.given_up:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(child.pidfd, signal.SIGINT)
+            self._put(child, b"")
+
+    def _put(self, child: _Child, order: bytes) -> None:
+        if not child.ordered and child.orders >= 0:
+            self._loop.watch_writing(child.orders, lambda: self._write(child))
+        child.ordered += _LENGTH.pack(len(order)) + order
 
     def kill_all(self, wait_s: float) -> None:
         """Kill every child and wait for them at most *wait_s* seconds in all; a hung one is left to the kernel."""
@@ -272,7 +275,10 @@ def _kill(child: _Child) -> None:
 
 
 def next_order(orders: int) -> bytes | None:
-    """Return the next order from the descriptor of a child that is kept; None when the daemon has no more."""
+    """Return the next order from the descriptor of a child that is kept; None when the daemon has no more.
+
+    An empty one breaks off the one before it.
+    """
     length = _read_all(orders, _LENGTH.size)
     return None if length is None else _read_all(orders, _LENGTH.unpack(length)[0])
 

@@ -38,6 +38,8 @@ PATIENCE_S = 2.0
 """How long the copies wait for another round: where all is known that takes no time."""
 FAILED, RESUMED = "WatchFailed", "WatchResumed"
 """The reasons of events."""
+OFF, SHARED, UNABLE = "off", "shared", "unable"
+"""Why a filesystem is scanned: an operator wants it, other hosts may write there too, or watching it fails."""
 
 _UNKNOWN: Mapping[str, Any] = {"trees": 0, "directories": 0, "listed": None, "lost": 0}
 
@@ -152,7 +154,7 @@ class Engines:
             if state.stopped and time.monotonic() - state.stopped_at > HEEDED_S:
                 self._children.stop(watcher, state.stopped)
             is_gone = complete and device not in {one.device for one in present}
-            unwanted = "nothing on it is measured" if is_gone else self._unwanted(state)
+            unwanted = "nothing on it is measured" if is_gone else self._unwanted(state)[1]
             if not self._children.running(watcher):
                 if is_gone:
                     del self._of[device]
@@ -164,13 +166,16 @@ class Engines:
         for state in self._of.values():
             state.retry = 0.0
 
-    def _unwanted(self, state: _State) -> str:
-        """Return why a filesystem is not to be watched."""
+    def _unwanted(self, state: _State) -> tuple[str, str]:
+        """Return why a filesystem is not to be watched, as a cause and in words; both are empty when it is."""
         if not self._settings.watch:
-            return "turned off (watch)"
+            return OFF, "turned off (watch)"
         if state.filesystem.device in self._off:
-            return "turned off here (watch_off)"
-        return "other hosts may write there too" if state.filesystem.shared else ""
+            return OFF, "turned off here (watch_off)"
+        return (SHARED, "other hosts may write there too") if state.filesystem.shared else ("", "")
+
+    def _is_to_be_watched(self, state: _State) -> bool:
+        return not self._unwanted(state)[0] and time.monotonic() >= state.retry and bool(state.filesystem.mountpoint)
 
     def _end_watcher(self, state: _State, why: str) -> None:
         child = watcher_key(state.filesystem.device)
@@ -190,11 +195,23 @@ class Engines:
         at_work = state.round is not None and state.round.key == key
         return at_work or (state.hung == key and self._children.left_behind(watcher_key(state.filesystem.device)))
 
+    def watches(self, device: str) -> bool:
+        """Return whether a round there takes in what has changed anywhere, so that it may open copies."""
+        state = self._of.get(device)
+        return state is not None and self._is_to_be_watched(state)
+
+    def is_watching(self, device: str) -> bool:
+        """Return whether such a round is under way, or its child was left behind and may hold open what it was at."""
+        state = self._of.get(device)
+        if state is None:
+            return False
+        return state.round is not None or bool(state.hung and self._children.left_behind(watcher_key(device)))
+
     def start(self, round: Round) -> bool:
         """Begin a round, and return whether it could begin: else its time comes with a later cycle."""
         round = replace(round, began=time.monotonic())
         state = self._of.setdefault(round.filesystem.device, _State(round.filesystem))
-        if self._unwanted(state) or time.monotonic() < state.retry or not state.filesystem.mountpoint:
+        if not self._is_to_be_watched(state):
             self._scan(round)
             return True
         if state.ending or self._children.left_behind(watcher_key(state.filesystem.device)):
@@ -213,10 +230,19 @@ class Engines:
         self._children.stop(key, why)
         state = self._of.get(key.partition("/")[2])
         if state is not None and state.round is not None and state.round.key == key:
-            if not state.stopped:
-                state.stopped_at = time.monotonic()
-            state.stopped = why
+            self._break_off(state, why)
+
+    def stop_watching(self, device: str, why: str) -> None:
+        """Have the round end that takes in what has changed anywhere on a filesystem, whatever it is for."""
+        state = self._of.get(device)
+        if state is not None and state.round is not None:
+            self._break_off(state, why)
+
+    def _break_off(self, state: _State, why: str) -> None:
+        if not state.stopped:
+            state.stopped_at = time.monotonic()
             self._children.interrupt(watcher_key(state.filesystem.device))
+        state.stopped = why
 
     def _scan(self, round: Round) -> None:
         def end(ending: Ending) -> None:
@@ -309,14 +335,16 @@ class Engines:
         sections.put("measuring", {"filesystems": [self._shown(one) for one in found if one.filesystem.mountpoint]})
 
     def _shown(self, state: _State) -> dict[str, Any]:
-        why = self._unwanted(state) or state.why
+        unwanted, why = self._unwanted(state)
+        why = why or state.why
         return {
             "mountpoint": state.filesystem.mountpoint,
             "device": state.filesystem.source,
             "fstype": state.filesystem.fstype,
             "engine": SCAN if why else WATCH,
+            "cause": unwanted or (UNABLE if why else ""),
             "reason": why,
-            "failed": state.failed and not self._unwanted(state),
+            "failed": state.failed and not unwanted,
             "failures": state.failures,
             **state.shown,
             "lost": state.lost + state.shown["lost"],

@@ -251,7 +251,7 @@ class Evicting:
         if chosen.action == decision.MEASURE:
             self._figures.hurry()
         elif chosen.action == decision.INTERRUPT:
-            self._figures.interrupt("ended, because room has to be made")
+            self._figures.make_way()
         elif chosen.action != decision.WAIT:
             self._start(place, seen, chosen, configuration)
 

@@ -29,6 +29,9 @@ from .runs import RUNS
 from .sections import Sections
 from .settings import Settings
 
+_FOR_ROOM = "ended, because room has to be made"
+"""Why a measurement ends with which nothing is wrong: figures stay as they were."""
+
 
 def eviction_key(location: DataLocation) -> str:
     """Return the key of the child that removes copies from a data location: none waits for another one's disk."""
@@ -61,7 +64,8 @@ class Figures:
         """Of each tier those that need not be looked into again, as the measurement wrote them down."""
         self._ended: dict[str, float] = {}
         """When each child ended last, by its key, infinite while it is there; what is not in it is due at once."""
-        self._copies_key = ""
+        self._copies_device = ""
+        """Of the filesystem that the copies are on."""
         self._elsewhere: set[str] = set()
         self._said: dict[str, str] = {}
         self._listed: float | None = None
@@ -137,9 +141,10 @@ class Figures:
         now = time.monotonic()
         for (kind, device), targets in sorted(groups.items(), key=lambda group: group[0][0] != COPIES):
             key = key_of(kind, device)
-            busy = self._engines.running(key)
             if kind == COPIES:
-                self._copies_key = key
+                self._copies_device = device
+            busy = self._engines.running(key)
+            if kind == COPIES or (device == self._copies_device and self._engines.watches(device)):
                 # A copy that is being measured is open, and would be taken for one in use.
                 busy = busy or self._is_evicting()
             due = self._ended.get(key, float("-inf")) + configuration.scan_interval_s
@@ -180,7 +185,7 @@ class Figures:
                 self._say(f"{targets[0].path}: no progress for {SILENCE_S:g} s; its filesystem is left alone")
             elif ending.error:
                 self._say(f"measuring {targets[0].path}: {ending.error}")
-            if ending.silent or ending.error:
+            if ending.silent or ending.error not in ("", _FOR_ROOM):
                 for target in targets:
                     self._fail(target.object, "could not be measured to the end")
             if key in self._ended:  # else it is due again already
@@ -252,16 +257,18 @@ class Figures:
 
     @property
     def measuring_copies(self) -> bool:
-        """Whether copies are being measured: that holds them open."""
-        return self._engines.running(self._copies_key)
+        """Whether copies are being measured, or may be open because something else is."""
+        key = key_of(COPIES, self._copies_device)
+        return self._engines.running(key) or self._engines.is_watching(self._copies_device)
 
     def hurry(self) -> None:
         """Let the copies be measured at once."""
-        self._ended.pop(self._copies_key, None)
+        self._ended.pop(key_of(COPIES, self._copies_device), None)
 
-    def interrupt(self, why: str) -> None:
-        """End a measurement of copies that is under way: it holds them open."""
-        self._engines.stop(self._copies_key, why)
+    def make_way(self) -> None:
+        """End the measurements that are under way and may hold copies open, for room has to be made."""
+        self._engines.stop(key_of(COPIES, self._copies_device), _FOR_ROOM)
+        self._engines.stop_watching(self._copies_device, _FOR_ROOM)
 
     def used(self, name: str, when: float | None) -> None:
         """Take on when a copy was last used."""

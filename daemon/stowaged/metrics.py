@@ -101,8 +101,8 @@ _MEASURED_LABELS = ("device", "fstype", "mountpoint")
 
 def _measuring(section: Section) -> list[Metric]:
     filesystems = section["filesystems"]
-    text = "1 for the engine that measures a filesystem."
-    engine = GaugeMetricFamily("stowage_measuring_engine", text, labels=(*_MEASURED_LABELS, "engine"))
+    text = "1 for the engine that measures a filesystem, with the cause why it is not watched."
+    engine = GaugeMetricFamily("stowage_measuring_engine", text, labels=(*_MEASURED_LABELS, "engine", "cause"))
     text = "How often watching a filesystem has failed since the daemon was started."
     failures = CounterMetricFamily("stowage_measuring_failures", text, labels=_MEASURED_LABELS)
     text = "How often all that watching a filesystem knew was lost, and was listed in full again."
@@ -110,7 +110,8 @@ def _measuring(section: Section) -> list[Metric]:
     for one in filesystems:
         labels = _labels(one, _MEASURED_LABELS)
         for each in ENGINES:
-            engine.add_metric([*labels, each], one["engine"] == each)
+            is_it = one["engine"] == each
+            engine.add_metric([*labels, each, one["cause"] if is_it else ""], is_it)
         failures.add_metric(labels, one["failures"])
         lost.add_metric(labels, one["lost"])
     gauges = _gauges(

@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import pickle
 import select
-import signal
 import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 from stowage_core import mounts
 from stowage_core.errors import StowageError, one_line
@@ -65,9 +64,15 @@ class _Known:
 class Watched:
     """Counts trees on a filesystem that is watched; what lies on another one is looked at in full."""
 
-    def __init__(self, device: str, memory_bytes: int) -> None:
+    def __init__(self, device: str, memory_bytes: int, check: Callable[[], None]) -> None:
+        """Begin with nothing.
+
+        :param check: called every few milliseconds in a round; what it raises breaks that off where nothing is half
+            done, and what is known stays known
+        """
         self._device = device
         self._memory_bytes = memory_bytes
+        self._check = check
         self._watch: Watch | None = None
         self._lost = 0
         """How often everything was lost that was known, but for what `_watch` has lost itself."""
@@ -76,8 +81,6 @@ class Watched:
         """Whether what is on a mount, and has a device number, is on this filesystem."""
         self._scanning = Scanning()
         self._interval_s = 0.0
-        self._is_broken = False
-        """Whether the present round is to be broken off."""
         self._trees: dict[str, dict[Tree, _Known]] = {}
         """By the kind of the round that counts them."""
         self._counted: dict[Tree, _Known] = {}
@@ -122,7 +125,6 @@ class Watched:
         """Begin a round, in which trees are looked at in full that were not since *interval_s*."""
         self._table, self._here = mounts.read(), {}
         self._interval_s = interval_s
-        self._is_broken = False
         self._counted = {}
 
     def end(self, kind: str) -> None:
@@ -130,14 +132,6 @@ class Watched:
         self._trees[kind] = self._counted
         if self._watch is not None:
             self._watch.keep_only({tree for trees in self._trees.values() for tree in trees})
-
-    def break_off(self) -> None:
-        """Let the round end with `Broken` where nothing is half done; what is known stays known."""
-        self._is_broken = True
-
-    def _check(self) -> None:
-        if self._is_broken:
-            raise Broken
 
     def measure(self, fd: int) -> Usage:
         self._check()
@@ -201,12 +195,16 @@ class Watcher:
         self._memory_bytes = memory_bytes
 
     def __call__(self, send: Send, orders: int) -> None:
-        """Carry out orders until there are no more. SIGINT breaks off the one that is carried out.
+        """Carry out orders until there are no more.
 
         :raises WatchError: when the filesystem cannot be watched, or not any more
         """
-        trees = Watched(self._device, self._memory_bytes)
-        signal.signal(signal.SIGINT, lambda _number, _frame: trees.break_off())
+
+        def check() -> None:
+            if select.select([orders], [], [], 0)[0] and not next_order(orders):
+                raise Broken
+
+        trees = Watched(self._device, self._memory_bytes, check)
         while True:
             events = trees.fileno()
             ready = select.select([orders] if events is None else [orders, events], [], [])[0]
@@ -218,7 +216,8 @@ class Watcher:
                 order = next_order(orders)
                 if order is None:
                     return
-                _carry_out(pickle.loads(order), trees, send)
+                if order:  # else what it breaks off has come to its end
+                    _carry_out(pickle.loads(order), trees, send)
 
 
 def _carry_out(order: Order, trees: Watched, send: Send) -> None:

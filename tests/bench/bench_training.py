@@ -26,7 +26,7 @@ from stowage_core.trees.watching import Watch
 
 _SECONDS = 2.0
 _BLOCK = 256 << 10
-_STEPS = 1 << 17
+_STEPS = 1 << 20
 """More than a process makes."""
 _COMPUTE = 20_000
 

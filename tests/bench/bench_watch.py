@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 from bench_measure import du
 from run import Bench, command
 from trees import make_tree
@@ -50,6 +51,10 @@ def run(bench: Bench) -> None:
         peak = int(command(sys.executable, "-c", _PEAK, str(tree))) / 1024
         bench.figure("peak memory of a process", peak, "MB", 32 + 450 * directories / 1e6)
         writers(bench, disk.path / "written")
+    with bench.disk("ext4", 1 << 30, "-N", "100000") as disk:
+        beside_mounts(bench, disk.path)
+    with bench.disk("ext4", 1 << 30, "-N", "100000") as disk:
+        beside_others(bench, disk.path)
 
 
 def measure(bench: Bench, watch: Watch, fd: int, tree: Path, directories: int) -> None:
@@ -120,13 +125,70 @@ def writers(bench: Bench, path: Path) -> None:
         clear()
 
 
+def beside_mounts(bench: Bench, path: Path) -> None:
+    """Trees in which nothing changes, on a disk on which containers have mounts."""
+    number = 30 if bench.quick else 300
+    trees = [path / f"copies/{each}" for each in range(number)]
+    points = [path / f"containers/{each}" for each in range(number)]
+    for one in (*(tree / "data" for tree in trees), *points):
+        one.mkdir(parents=True)
+    os.sync()
+    time.sleep(SETTLES_S)
+    fds = [os.open(tree, os.O_RDONLY) for tree in trees]
+    watch = Watch(fds[0], settles_s=SETTLES_S)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    try:
+        for _round in range(bench.rounds):
+            for has_mounts in (False, True):
+                for point in points if has_mounts else ():
+                    command("mount", "-t", "tmpfs", "none", str(point))
+                try:
+                    for timed in (False, True):
+                        start = time.perf_counter()
+                        for fd in fds:
+                            watch.measure(fd)
+                        if timed:
+                            seconds[has_mounts].append(time.perf_counter() - start)
+                finally:
+                    if has_mounts:
+                        command("umount", *map(str, points))
+    finally:
+        watch.close()
+        for fd in fds:
+            os.close(fd)
+    what = f"{number} unchanged trees beside {number} mounts / without"
+    bench.ratio(what, seconds[True], seconds[False], 2)
+
+
+def beside_others(bench: Bench, path: Path) -> None:
+    """A small tree that is known, and many directories of others in which much changes."""
+    others = path / "others"
+    number = 1200 if bench.quick else 12_000
+    (path / "tree").mkdir()
+    for each in range(number):
+        (others / f"{each}").mkdir(parents=True)
+    with watched(path / "tree") as watcher:
+        before, memory = watcher.cpu_times(), watcher.memory_info().rss
+        writer = time.process_time()
+        until = time.monotonic() + (2 if bench.quick else 10)
+        while time.monotonic() < until:
+            for each in range(number):
+                with open(others / f"{each}/file", "ab", buffering=0) as stream:
+                    stream.write(b"x")
+        writer = time.process_time() - writer
+        after = watcher.cpu_times()
+        took = after.user + after.system - before.user - before.system
+        bench.figure("changes of others' directories: watching / writing", took / writer, "of its CPU time", 0.15)
+        bench.figure("memory that grows by that", (watcher.memory_info().rss - memory) / 1e6, "MB", 1)
+
+
 @contextmanager
 def nothing() -> Iterator[None]:
     yield
 
 
 @contextmanager
-def watched(path: Path) -> Iterator[None]:
+def watched(path: Path) -> Iterator[psutil.Process]:
     """Watch a filesystem in another process, that drains what is told twenty times a second."""
     watching, told = os.pipe()
     parent = os.getpid()
@@ -144,7 +206,7 @@ def watched(path: Path) -> Iterator[None]:
     os.close(watching)
     os.close(told)
     try:
-        yield
+        yield psutil.Process(child)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)

@@ -321,6 +321,29 @@ def test_copies_go_from_a_disk_that_is_watched(
     assert told(daemon) == [] and not daemon.state("evictions")["blocked"]
 
 
+def test_what_the_daemon_has_open_is_no_use_of_a_copy(
+    small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    """What watches lists what has changed in copies whatever it measures: for seconds in a large directory."""
+    small = small_disk("ext4", 256 * MIB)
+    lab = Lab(small.path, tmp_path)
+    for number in range(2):
+        lab.copy(f"ml.cache-{number}", 8 * MIB, last_used=1000.0 + number)
+    for number in range(30_000):
+        (lab.at("ml.cache-0") / f"data/{number}").touch()
+    populate(small.path)
+    daemon = start(lab, evict="on", scan_interval_s=1)
+    declare(daemon, packages=small.path / "runs")
+    daemon.start()
+    wait_for(lambda: set(daemon.copies()) == {"ml.cache-0", "ml.cache-1"} and is_watched(daemon, small.path), 60)
+    wait_for(lambda: measuring(daemon, small.path)["trees"] == 3)
+    lab.location = lab.limited(12 * MIB)
+    records.write(daemon.places.data_location_json, lab.location.to_json())
+    (lab.at("ml.cache-0") / "data/last").touch()
+    wait_for(lambda: len(lab.names()) < 2, 60)
+    assert lab.names() == ["ml.cache-1"], "the one that was used last stays"
+
+
 @dataclass(frozen=True)
 class Looking:
     """A round that measures one tree, over and over."""
@@ -369,12 +392,18 @@ def test_a_round_that_is_broken_off_leaves_nothing_open_and_all_known(disk: Path
         (began, *_rest) = done("copies", disk / "copy", 1 << 30, until="began")
         children.interrupt("one")
         assert taken("done")[-1]["done"] == "broken off"
+        children.interrupt("one")  # too late: that is not about the next one
         opened = [os.stat(f"/proc/{began['began']}/fd/{fd}") for fd in os.listdir(f"/proc/{began['began']}/fd")]
         assert status.st_dev not in [one.st_dev for one in opened]
         (disk / "runs/ann/new").write_bytes(bytes(500))
         again = done("measure", disk / "runs")
         assert again[0] == began, "it is the same child"
         assert again[1] == {"bytes": first["bytes"] + 500, "listed": first["listed"]}
+        assert done("copies", disk / "copy")[-1]["done"] == "", "the next round is not broken off"
+        messages.clear()
+        children.order("one", pickle.dumps(Order("copies", Looking(disk / "copy", 1000), 1000.0)), 60.0)  # type: ignore[arg-type]
+        children.interrupt("one")  # before it can have been taken
+        assert taken("done")[-1]["done"] == "broken off"
         assert done("copies", disk / "copy")[-1]["done"] == "", "the next round is not broken off"
         assert messages[-2]["watching"]["lost"] == 0
         assert "No such file" in done("copies", disk / "gone")[-1]["done"]

@@ -169,12 +169,93 @@ def test_blocks_shared_with_what_stays_are_not_lost_in_vain(host: Lab) -> None:
 
 
 @on_sharing
-def test_copies_that_share_blocks_with_each_other_go_together(host: Lab) -> None:
-    first, second, *_others = of(host, "ml.first", "ml.second", "ml.third", "ml.fourth")
-    reflinks(first, second)
+@pytest.mark.parametrize("elsewhere", ["inside", "outside"])
+def test_blocks_shared_by_files_with_several_names_are_not_lost_in_vain(host: Lab, elsewhere: str) -> None:
+    """As in what ``cp --archive`` makes of a tree with hard links, or when a copy that can go has the other name."""
+    first, _other = of(host, "ml.first", "ml.other")
+    source = host.path.parent / "source"
+    source.touch()
+    reflinks(first, source)
+    os.link(first, first.with_name("again"))
+    vain = ["ml.first"]
+    if elsewhere == "outside":
+        (second,) = of(host, "ml.along")
+        links(host, "ml.first", "ml.along")
+        vain.insert(0, "ml.along")
     settings = short(host, SIZE // 2)
     result = host.evict(0, settings)
+    assert gone(result) == ["ml.other"] and result.blocked == "" and sorted(result.kept) == vain
+    assert_at_the_mark(host, settings)
+
+
+@on_sharing
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (SIZE // 2, ["ml.third"]),
+        (SIZE + SIZE // 2, ["ml.third", "ml.fourth"]),
+        (2 * SIZE + SIZE // 2, ["ml.third", "ml.fourth", "ml.first", "ml.second"]),
+    ],
+)
+def test_copies_that_share_blocks_with_each_other_go_together_when_nothing_else_does(
+    host: Lab, wanted: int, expected: list[str]
+) -> None:
+    first, second, *_others = of(host, "ml.first", "ml.second", "ml.third", "ml.fourth")
+    reflinks(first, second)
+    settings = short(host, wanted)
+    result = host.evict(0, settings)
+    assert gone(result) == expected and result.blocked == ""
+    assert sorted(result.kept) == sorted({"ml.first", "ml.second"} - set(expected))
+    assert_at_the_mark(host, settings)
+
+
+def copied(host: Lab, *names: str) -> list[Path]:
+    """Make copies as ``cp`` does of a source on the same disk, which stays."""
+    source, *files = (host.path.parent / "source", *of(host, *names))
+    shutil.copyfile(files[0], source)
+    reflinks(source, *files)
+    return files
+
+
+@on_sharing
+def test_copies_of_a_source_on_the_same_disk_are_not_lost_in_vain_while_others_do(host: Lab) -> None:
+    copied(host, "ml.first", "ml.second")
+    host.copy("ml.other", SIZE, 9.0)
+    settings = short(host, SIZE // 2)
+    result = host.evict(0, settings)
+    assert gone(result) == ["ml.other"] and result.blocked == ""
+    assert result.kept == {"ml.first": IN_VAIN, "ml.second": IN_VAIN}
+    assert_at_the_mark(host, settings)
+
+
+@on_sharing
+def test_when_nothing_else_does_copies_of_a_source_go_and_eviction_stops(host: Lab) -> None:
+    copied(host, "ml.first", "ml.second", "ml.third", "ml.fourth")
+    result = host.evict(0, short(host, SIZE // 2))
+    assert gone(result) == ["ml.first", "ml.second"] and "became free" in result.blocked
+
+
+@on_sharing
+def test_what_copies_that_go_anyway_share_with_each_other_comes_back(host: Lab) -> None:
+    files = copied(host, "ml.first", "ml.second")
+    (host.path.parent / "source").unlink()
+    for file in files:
+        file.with_name("own").write_bytes(os.urandom(SIZE // 4))
+    host.copy("ml.third", SIZE, 9.0)
+    settings = short(host, SIZE + SIZE // 4)
+    result = host.evict(0, settings)
     assert gone(result) == ["ml.first", "ml.second"] and result.blocked == "" and result.kept == {}
+    assert_at_the_mark(host, settings)
+
+
+@on_sharing
+def test_a_copy_that_goes_for_what_is_its_own_does_not_stop_eviction_with_what_is_not(host: Lab) -> None:
+    for file in copied(host, "ml.first", "ml.second"):
+        file.with_name("own").write_bytes(os.urandom(SIZE // 4))
+    host.copy("ml.third", SIZE, 9.0)
+    settings = short(host, SIZE + SIZE // 4)
+    result = host.evict(0, settings)
+    assert gone(result) == ["ml.first", "ml.second", "ml.third"] and result.blocked == "" and result.kept == {}
     assert_at_the_mark(host, settings)
 
 

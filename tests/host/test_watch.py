@@ -13,7 +13,7 @@ import select
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +28,8 @@ from test_measure import du, du_counts_directories, nested
 from stowage_core.trees.measure import Scan, Usage
 from stowage_core.trees.parts import Begins, Names, Part, measure_parts
 from stowage_core.trees.walk import Directory, Walk
-from stowage_core.trees.watching import Watch, WatchError, engine, tree
+from stowage_core.trees.watching import Watch, WatchError, engine, mounts_below, tree
 from stowage_core.trees.watching.listing import Listed, Lister
-from stowage_core.trees.watching.mounts_below import Table
 from stowage_core.use import exports
 
 EXAMPLES = int(os.environ.get("STOWAGE_WATCH_EXAMPLES", "25"))
@@ -386,9 +385,9 @@ def test_what_is_mounted_below_may_change(disk: Path) -> None:
 
 
 def test_the_mount_table_is_read_when_it_may_have_changed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables: list[Table] = []
-    read = Table.__init__
-    monkeypatch.setattr(Table, "__init__", lambda self: (tables.append(self), read(self))[1])
+    tables: list[bytes] = []
+    read = mounts_below.read_table
+    monkeypatch.setattr(mounts_below, "read_table", lambda: (tables.append(text := read()), text)[1])
     (disk / "a/b").mkdir(parents=True)
     os.sync()
     with watching(disk, settles_s=0.0) as watch:
@@ -407,6 +406,73 @@ def test_the_mount_table_is_read_when_it_may_have_changed(disk: Path, monkeypatc
         tables.clear()
         measured(watch, disk)
         assert not tables
+
+
+def test_what_is_mounted_elsewhere_on_the_disk_costs_nothing(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[bytes] = []
+    read = mounts_below.read_table
+    monkeypatch.setattr(mounts_below, "read_table", lambda: (tables.append(text := read()), text)[1])
+    trees = [disk / f"tree{number}" for number in range(3)]
+    for path in (*(one / "in" for one in trees), disk / "elsewhere/place"):
+        path.mkdir(parents=True)
+    os.sync()
+    with watching(disk, settles_s=0.0) as watch, mounted(disk / "elsewhere/place", "-t", "tmpfs", "none"):
+        for one in trees:
+            measured(watch, one)
+        tables.clear()
+        for _number in range(5):
+            for one in trees:
+                measured(watch, one)
+        assert not tables
+        (disk / "elsewhere").rename(trees[1] / "in/moved")
+        for one in trees:
+            problems = ("in/moved/place: another filesystem is mounted there",) if one == trees[1] else ()
+            assert measured(watch, one).problems == problems
+        (trees[1] / "in/moved").rename(disk / "elsewhere")
+        assert not measured(watch, trees[1]).problems
+        tables.clear()
+        measured(watch, trees[1])
+        assert not tables
+
+
+def test_other_names_are_looked_for_once_and_step_by_step(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have been listed while each was the only one: such a search looks at every directory, at the pace."""
+    steps = searched = 0
+    has_names = tree.Tree._has_names
+
+    def noted(self: tree.Tree, handle: bytes, inodes: Sequence[int]) -> bool:
+        nonlocal searched
+        searched += 1
+        return has_names(self, handle, inodes)
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    monkeypatch.setattr(tree.Tree, "_has_names", noted)
+    root, out = disk / "tree", disk / "out"
+    out.mkdir()
+    for number in range(200):
+        (root / f"{number}").mkdir(parents=True)
+    for name in ("first", "second", "third"):
+        for number in range(200):
+            (root / f"{number}/{name}").write_bytes(b"x")
+    os.sync()
+    with watching(disk, settles_s=0.0, check=step) as watch:
+        measured(watch, root)
+        for number in range(3):
+            os.link(root / f"{number}/second", out / f"{number}")
+            os.utime(root / f"{number}/second")  # a link made where nothing is known is not told
+            measured(watch, root)
+        assert searched == 0, "what has got a name elsewhere had no other one here"
+        os.link(out / "0", root / "100/name")
+        steps = 0
+        measured(watch, root)
+        assert searched > 0 and steps >= searched
+        found = searched
+        os.link(out / "0", root / "101/name")
+        measured(watch, root)
+        assert searched == found
 
 
 def test_an_upper_layer_of_an_overlay(disk: Path) -> None:
@@ -572,6 +638,41 @@ def test_trees_that_were_deleted_are_forgotten_without_a_look_at_all_others_for_
             root.rmdir()
         (known,) = watch._known.values()
         assert len(known.roots) <= 2 * 200 + 1
+
+
+def test_what_may_have_been_exported_meanwhile_is_listed_again(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The NFS server writes to files without names, and what it has written is told for no directory that is known."""
+    table = tmp_path / "etab"
+    monkeypatch.setattr(exports, "ALL_TABLE", str(table))
+    table.write_text("")
+    (disk / "file").write_bytes(b"x")
+    os.sync()
+    with watching(disk, settles_s=0.0) as watch:
+        measured(watch, disk)
+        measured(watch, disk)
+        assert watch.losses == 0
+        new = tmp_path / "new"
+        new.write_text("")
+        new.rename(table)  # as exportfs does, after an export and again when that was withdrawn
+        measured(watch, disk)
+        measured(watch, disk)
+        assert watch.losses == 1
+
+
+def test_how_long_the_kernel_takes_to_write_is_asked_each_time(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_write_back_s", lambda: 0.0)
+    (disk / "file").write_bytes(b"x")
+    os.sync()
+    with watching(disk) as watch:
+        measured(watch, disk)
+        (known,) = watch._known.values()
+        assert not known.restless
+        monkeypatch.setattr(engine, "_write_back_s", lambda: 1000.0)
+        (disk / "file").write_bytes(b"xy")
+        measured(watch, disk)
+        assert len(known.restless) == 1
 
 
 def test_what_cannot_be_watched(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,21 +158,21 @@ def test_one_child_stays_for_all_rounds_on_a_filesystem(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("filesystem", "settings", "why"),
+    ("filesystem", "settings", "cause", "why"),
     [
-        (NVME, {"watch": False}, "turned off (watch)"),
-        (NVME, {"watch_off": ["/mnt/nvme0/runs"]}, "turned off here (watch_off)"),
-        (LUSTRE, {}, "other hosts may write there too"),
-        (LUSTRE, {"watch_off": ["/mnt/nvme0/runs"]}, "other hosts may write there too"),
+        (NVME, {"watch": False}, "off", "turned off (watch)"),
+        (NVME, {"watch_off": ["/mnt/nvme0/runs"]}, "off", "turned off here (watch_off)"),
+        (LUSTRE, {}, "shared", "other hosts may write there too"),
+        (LUSTRE, {"watch_off": ["/mnt/nvme0/runs"]}, "shared", "other hosts may write there too"),
     ],
 )
 def test_what_is_not_to_be_watched_is_scanned(
-    host: Host, filesystem: Filesystem, settings: dict[str, Any], why: str
+    host: Host, filesystem: Filesystem, settings: dict[str, Any], cause: str, why: str
 ) -> None:
     host.look(filesystem, **settings)
     assert host.start(filesystem) and list(host.children.there) == [f"measure/{filesystem.device}"]
     shown = host.shown()[filesystem.mountpoint]
-    assert (shown["engine"], shown["reason"], shown["failed"]) == ("scan", why, False)
+    assert (shown["engine"], shown["cause"], shown["reason"], shown["failed"]) == ("scan", cause, why, False)
     host.look(filesystem)
     assert host.shown()[filesystem.mountpoint]["reason"] == ("" if filesystem is NVME else why)
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_watched_is_scanned_and_that_is_no_event(host: Host) -> N
     assert host.taken == [{"object": "location/runs", "bytes": 5}] and host.ended == {"measure/8:2": Ending()}
     assert host.told() == [] and "this kernel is too old" in host.said[0]
     shown = host.shown()["/mnt/nvme0"]
-    assert (shown["engine"], shown["reason"]) == ("scan", "this kernel is too old")
+    assert (shown["engine"], shown["cause"], shown["reason"]) == ("scan", "unable", "this kernel is too old")
     assert (shown["failed"], shown["failures"]) == (False, 0)
 
 
@@ -346,6 +346,23 @@ def test_a_round_can_be_stopped(host: Host) -> None:
     host.start(kind=COPIES)
     host.children.send("watch/8:2", done="no space", watches=False)
     assert host.ended["copies/8:2"] == Ending("no space"), "that was not stopped"
+
+
+def test_what_watches_may_hold_open_whatever_is_there(host: Host) -> None:
+    assert not host.engines.watches("8:2") and not host.engines.is_watching("8:2")
+    host.watched()
+    assert host.engines.watches("8:2") and not host.engines.is_watching("8:2")
+    host.start()
+    assert host.engines.is_watching("8:2")
+    host.engines.stop_watching("8:2", "room has to be made")
+    assert host.children.interrupted == ["watch/8:2"] and host.children.stopped == {}
+    host.children.send("watch/8:2", done="broken off", watches=True)
+    assert host.ended == {"measure/8:2": Ending("room has to be made")} and not host.engines.is_watching("8:2")
+    host.start()
+    host.children.fall_silent("watch/8:2")
+    assert host.engines.is_watching("8:2"), "it was left behind with what it had opened"
+    host.look(NVME, watch=False)
+    assert not host.engines.watches("8:2")
 
 
 def test_a_round_that_was_at_its_end_was_not_stopped(host: Host) -> None:

@@ -62,6 +62,7 @@ STATE: dict[str, Any] = {
                 "device": "/dev/sdb",
                 "fstype": "ext4",
                 "engine": "watch",
+                "cause": "",
                 "reason": "",
                 "failed": False,
                 "failures": 1,
@@ -75,6 +76,7 @@ STATE: dict[str, Any] = {
                 "device": "c:/",
                 "fstype": "nfs4",
                 "engine": "scan",
+                "cause": "shared",
                 "reason": "other hosts may write there too",
                 "failed": False,
                 "failures": 0,
@@ -194,10 +196,10 @@ stowage_filesystem_free_bytes{...} 549755813888
 stowage_filesystem_avail_bytes{...} 549755813887
 stowage_filesystem_files{...} 100
 stowage_filesystem_files_free{...} 99
-stowage_measuring_engine{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b",engine="watch"} 1
-stowage_measuring_engine{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b",engine="scan"} 0
-stowage_measuring_engine{device="c:/",fstype="nfs4",mountpoint="/mnt/c",engine="watch"} 0
-stowage_measuring_engine{device="c:/",fstype="nfs4",mountpoint="/mnt/c",engine="scan"} 1
+stowage_measuring_engine{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b",engine="watch",cause=""} 1
+stowage_measuring_engine{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b",engine="scan",cause=""} 0
+stowage_measuring_engine{device="c:/",fstype="nfs4",mountpoint="/mnt/c",engine="watch",cause=""} 0
+stowage_measuring_engine{device="c:/",fstype="nfs4",mountpoint="/mnt/c",engine="scan",cause="shared"} 1
 stowage_measuring_trees{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 3
 stowage_measuring_trees{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
 stowage_measuring_directories{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 40

@@ -113,6 +113,24 @@ def test_blocks_that_something_outside_shares_do_not_come_back() -> None:
     assert list(counted.held_back) == ["a"]
 
 
+def test_without_guessing_blocks_met_twice_make_no_copy_go() -> None:
+    counted = GivenBack(Given(5 * BLOCK), guessing=False)
+    contents = content("a", 0, None, 0b1111), content("b", 0, None, 0b1111), content("c", BLOCK * 5)
+    assert going(counted, *contents, content("d", BLOCK)) == ["c"]
+    assert list(counted.held_back) == ["a", "b"] and counted.guesses == {"a", "b"}
+    assert total(contents).bytes == 9 * BLOCK and total(contents, guessing=False).bytes == 5 * BLOCK
+
+
+def test_without_guessing_what_is_certain_of_a_copy_counts_and_so_do_last_names() -> None:
+    counted = GivenBack(Given(10**6), [content("x", 0, None, 0b1000), content("y", 0, None, 0b10000)], guessing=False)
+    assert going(counted, content("a", 100, None, 0b1), content("b", 0, BOTH), content("c", 0, BOTH, 0b1001)) == [
+        "a",
+        "b",
+        "c",
+    ]
+    assert counted.total == (1100, 4) and counted.guesses == {"a", "c", "x"}
+
+
 def test_blocks_that_a_copy_shares_with_itself_are_its_own() -> None:
     blocks = Blocks()
     blocks.add([(0, 300 * BLOCK), (1000 * BLOCK, BLOCK)])

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowage_core.trees.watching import mounts_below
 from stowage_core.trees.watching.errors import WatchError
 from stowage_core.trees.watching.events import Lost, directories
 from stowage_core.trees.watching.forest import NOTHING, NOWHERE, Forest, Sums
@@ -138,9 +136,13 @@ def test_where_an_inode_may_be() -> None:
     nodes = [forest.add(b"%d" % number, NOWHERE, 1) for number in range(3)]
     for node, (lowest, highest) in zip(nodes, [(1, 10), (20, 30), ((1 << 64) - 1, 0)]):
         forest.hold(node, NOTHING, lowest, highest)
-    assert forest.may_have([1]) == forest.may_have([10, 15]) == nodes[:1]
-    assert forest.may_have([15, 25]) == nodes[1:2]
-    assert forest.may_have([15, 31]) == []
+
+    def may_have(*inodes: int) -> list[int]:
+        return [node for node in nodes if forest.may_have(node, inodes)]
+
+    assert may_have(1) == may_have(10, 15) == nodes[:1]
+    assert may_have(15, 25) == nodes[1:2]
+    assert may_have(15, 31) == []
 
 
 FOUND = st.dictionaries(
@@ -158,7 +160,7 @@ def test_a_file_with_several_links_counts_once_wherever_its_names_are(
     for node, inodes in steps:
         found[node] = {inode: Linked(size, size + 1, more, names) for inode, (size, more, names) in inodes.items()}
         latest.update(found[node])
-        links.hold(node, found[node])
+        links.hold(node, found[node], True)
         names: Counter[int] = Counter()
         for each in found.values():
             names.update({inode: one.names for inode, one in each.items()})
@@ -178,14 +180,17 @@ def test_a_file_with_several_links_counts_once_wherever_its_names_are(
 
 def test_other_names_are_looked_for_once() -> None:
     links = HardLinks()
-    links.hold(1, {7: Linked(1, 1, 2, 1), 8: Linked(1, 1, 2, 2)})
-    assert links.searched() == [7]  # both names of the other one are known
-    assert links.searched() == []
-    links.hold(1, {7: Linked(5, 1, 3, 1)})
-    assert links.searched() == []
+    links.hold(1, {7: Linked(1, 1, 2, 1), 8: Linked(1, 1, 2, 2)}, True)
+    assert links.unsearched() == links.unsearched() == [7]  # both names of the other one are known
+    links.searched()
+    assert links.unsearched() == []
+    links.hold(1, {7: Linked(5, 1, 3, 1)}, True)
+    assert links.unsearched() == []
     links.remove(1)
-    links.hold(1, {7: Linked(1, 1, 2, 1)})
-    assert links.searched() == [7]
+    links.hold(1, {7: Linked(1, 1, 2, 1)}, True)
+    assert links.unsearched() == [7]
+    links.hold(2, {9: Linked(1, 1, 2, 1)}, False)
+    assert links.unsearched() == [7], "the other one had no second name when this one came"
 
 
 class Node(int):
@@ -209,11 +214,11 @@ def test_a_file_with_very_many_names_takes_no_look_at_all_of_them_for_each(monke
     links = HardLinks()
     nodes = [Node(number) for number in range(2000)]
     for node in nodes:
-        links.hold(node, {7: Linked(3, 1, 2001, 1)})
+        links.hold(node, {7: Linked(3, 1, 2001, 1)}, True)
     assert sorted(links.sharing([nodes[5]])) == sorted(links.loose()) == list(range(2000))
     assert sorted(links.sharing(nodes)) == list(range(2000))
     assert links.state_bytes >= 2000 * 64
-    links.hold(nodes[0], {7: Linked(3, 1, 2001, 2)})
+    links.hold(nodes[0], {7: Linked(3, 1, 2001, 2)}, True)
     assert not list(links.loose())
     for node in nodes:
         links.remove(node)
@@ -228,15 +233,20 @@ def listed(newest: float = 0.0, **own: Any) -> Listed:
 def test_a_directory_is_listed_each_time_while_its_files_may_change_by_themselves() -> None:
     known = Known(settles_s=50)
     node = known.forest.add(b"root", NOWHERE, 1)
-    known.hold(node, listed(newest=100), now=149)
+    known.hold(node, listed(newest=100), now=149, has_grown=False)
     assert known.restless == {node: 150}
     known.settle_later(node, now=120)
     assert known.restless == {node: 170}
-    known.hold(node, listed(newest=100), now=150)
+    known.hold(node, listed(newest=100), now=150, has_grown=False)
     assert known.restless == {}
-    known.hold(node, listed(newest=FOREVER), now=10**12)
+    known.hold(node, listed(newest=FOREVER), now=10**12, has_grown=False)
     known.settle_later(node, now=10**12)
     assert known.restless == {node: FOREVER}
+    below = [known.forest.add(b"%d" % number, node, 1) for number in range(1000)]
+    before = known.state_bytes
+    for one in below:
+        known.settle_later(one, now=10**12)
+    assert known.state_bytes - before > 1000 * 50, "that takes memory, too"
 
 
 def test_a_directory_that_was_moved_keeps_what_is_known_of_it() -> None:
@@ -246,7 +256,7 @@ def test_a_directory_that_was_moved_keeps_what_is_known_of_it() -> None:
     here, there = (known.forest.add(name, root, 1) for name in (b"here", b"there"))
     moved, gone = (known.forest.add(name, here, 1) for name in (b"moved", b"gone"))
     for node in (root, here, there, moved, gone):
-        known.hold(node, listed(bytes=10), now=1)
+        known.hold(node, listed(bytes=10), now=1, has_grown=False)
     known.orphan(moved)
     known.orphan(gone)
     assert not known.within(root)(moved)
@@ -285,7 +295,7 @@ def test_a_small_tree_takes_no_look_at_those_beside_it(monkeypatch: pytest.Monke
         own = {number: Linked(5, 8, 2, 2)}
         shared = {1000 + number // 2: Linked(7, 8, 2, 1)}  # with the tree beside it
         for node, links, newest in ((root, shared, 0.0), (below, own, FOREVER if number % 2 else 0.0)):
-            known.hold(node, Listed(Sums(directories=1), links, 0, 0, newest), now=1)
+            known.hold(node, Listed(Sums(directories=1), links, 0, 0, newest), now=1, has_grown=False)
         known.roots[root] = 1.0
         known.dirty.add(below)
         pairs.append((root, below))
@@ -310,10 +320,8 @@ MOUNTS = b"""\
 """
 
 
-def test_what_is_mounted_below_and_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "mountinfo").write_bytes(MOUNTS)
-    monkeypatch.setattr(mounts_below, "_TABLE", str(tmp_path / "mountinfo"))
-    table = Table()
+def test_what_is_mounted_below_and_not_hidden() -> None:
+    table = Table(MOUNTS)
     assert table.below("/data", 30) == [Below(("a", "b"), "8:3"), Below(("z",), "8:2")]
     assert table.below("/data/a", 30) == [Below(("b",), "8:3")]
     assert table.below("/data/a/b", 31) == [Below(("c",), "8:3")]

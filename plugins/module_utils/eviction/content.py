@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..syscalls import open_beneath
 from ..trees.inode_set import InodeSet
@@ -48,15 +48,17 @@ def content_of(
     fd = open_beneath(copy_fd, b".")
     try:
         tally.count(Walk(fd, nothing), alive)
-        blocks = _shared_blocks(fd, alive, most_units) if sharing else Blocks(0)
+        blocks = _shared_blocks(fd, links, alive, most_units) if sharing else Blocks(0)
     finally:
         os.close(fd)
     return Content(name, tally.blocks * 512, tally.files + tally.directories, links, blocks.once, blocks.beyond)
 
 
-def _shared_blocks(copy_fd: int, alive: Callable[[], None], most_units: int) -> Blocks:
-    """Return the blocks that files with one name share with what is not in the copy; a file that is gone has none."""
-    blocks = Blocks(most_units)
+def _shared_blocks(
+    copy_fd: int, links: Mapping[tuple[int, int], Link], alive: Callable[[], None], most_units: int
+) -> Blocks:
+    """Return the blocks that files share with what is not in the copy; a file that is gone has none."""
+    blocks, asked = Blocks(most_units), InodeSet()
     for directory in Walk(copy_fd, nothing):
         for entry in directory.files():
             alive()
@@ -68,10 +70,21 @@ def _shared_blocks(copy_fd: int, alive: Callable[[], None], most_units: int) -> 
                 continue
             try:
                 status = os.fstat(fd)
-                if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_blocks:
-                    blocks.add(shared(fd))
+                key = (status.st_dev, status.st_ino)
+                if stat.S_ISREG(status.st_mode) and status.st_blocks and (status.st_nlink == 1 or asked.add(*key)):
+                    _ask(fd, links.get(key), blocks)
             except OSError:
                 pass  # what is not told counts as its own, and is seen by what becomes free
             finally:
                 os.close(fd)
     return blocks
+
+
+def _ask(fd: int, link: Link | None, blocks: Blocks) -> None:
+    """Add what a file shares. Of one that has names elsewhere, too, that does not come back with the last of them."""
+    if link is None:
+        blocks.add(shared(fd))
+        return
+    lost = min(link.bytes, sum(length for _address, length in shared(fd)))
+    link.bytes -= lost
+    blocks.beyond += lost

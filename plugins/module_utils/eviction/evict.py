@@ -223,6 +223,8 @@ def evict(
             under_way |= now.triggers
             result.waiting = dict(now.waiting)
             if not now.victims:
+                if now.blocked and work.guess():
+                    continue  # nothing that is certain is left
                 result.blocked = now.blocked
                 return result
             names, reasons = [victim.name for victim in now.victims], [victim.reason for victim in now.victims]
@@ -284,9 +286,10 @@ def _sync(work: Work, parts: Parts) -> None:
 
 def _not_freed(work: Work, parts: Parts, before: Space, removed: Sequence[Locked], now: Plan) -> str:
     """Say when removing does not help: something else holds the space, and more would be lost for nothing."""
-    planned, planned_inodes = total((one.content for one in removed if one.content is not None), Beat(work.alive))
+    contents, beat = [one.content for one in removed if one.content is not None], Beat(work.alive)
+    planned, planned_inodes = total(contents, beat, work.guessing)
     _sync(work, parts)
-    after = _settled(parts.root, before.free + planned)
+    after = _settled(parts.root, before.free + total(contents, beat).bytes)  # waits for what is only guessed, too
     freed, freed_inodes = after.free - before.free, after.files_free - before.files_free
     work.result.freed_bytes += freed
     work.say("freed", "", bytes=freed, planned=planned, inodes=freed_inodes, planned_inodes=planned_inodes)

@@ -4,8 +4,10 @@
 """What really becomes free when copies go, without looking at anything itself.
 
 A file gives back its blocks with its last name, and a block that files share is free with the last of them. So each
-counts in the copy that takes the last one away, and never while something has it that stays. How many files share a
-block nobody tells: met twice in what goes, it counts as free.
+counts in the copy that takes the last one away, and never while something has it that stays.
+
+How many files share a block is not known: that one met twice in what goes is free then is a guess. As long as nothing
+has to be guessed such blocks do not count, and a copy that gives back nothing else is held back.
 
 A copy that gives back next to nothing is held back. When a later one can take away the rest of what both have, they go
 together.
@@ -35,6 +37,7 @@ class Link:
     names: int
     of: int
     bytes: int
+    """What becomes free with the last of them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Content:
     shared: Mapping[int, int] = field(default_factory=dict)
     """Blocks that something outside has, too: by unit of neighbors, which of them (:mod:`..trees.shared_blocks`)."""
     beyond: int = 0
-    """Bytes that something outside may have, too, and are too many to be in *shared*: they never come back."""
+    """Bytes that something outside may have, too, and that are not in *shared*, being too many, or in files with names
+    elsewhere: they never come back."""
 
     def alone(self) -> Given:
         """Return what becomes free when nothing but this copy goes."""
@@ -67,9 +71,9 @@ class Given(NamedTuple):
         return Given(self.bytes + other.bytes, self.inodes + other.inodes)
 
 
-def total(contents: Iterable[Content], alive: Callable[[], None] = nothing) -> Given:
+def total(contents: Iterable[Content], alive: Callable[[], None] = nothing, guessing: bool = True) -> Given:
     """Return what becomes free when all of these go."""
-    counted = GivenBack(None, alive=alive)
+    counted = GivenBack(None, alive=alive, guessing=guessing)
     for content in contents:
         counted.add(content)
     return counted.total
@@ -81,13 +85,19 @@ class GivenBack:
     :param wanted: what must become free; None when all go anyway
     :param earlier: what was held back before, and cannot go now
     :param alive: called now and then while a copy is compared with others
+    :param guessing: whether shared blocks count that were met twice
     """
 
     def __init__(
-        self, wanted: Given | None, earlier: Iterable[Content] = (), alive: Callable[[], None] = nothing
+        self,
+        wanted: Given | None,
+        earlier: Iterable[Content] = (),
+        alive: Callable[[], None] = nothing,
+        guessing: bool = True,
     ) -> None:
         self._wanted = wanted
         self._alive = alive
+        self._guessing = guessing
         self.total = Given()
         self._links: dict[tuple[int, int], tuple[int, tuple[str, ...]]] = {}
         """Of each file how many names were met, and in which copies."""
@@ -97,6 +107,8 @@ class GivenBack:
         self.held_back: dict[str, Content] = {}
         self.again: dict[str, frozenset[str]] = {}
         """Copies that can go together with earlier ones, and with which."""
+        self.guesses: set[str] = set()
+        """Copies that may give back more than is counted without guessing."""
         self._earlier: set[str] = set()
         for content in earlier:
             self._hold_back(content, self._meet(content))
@@ -184,9 +196,12 @@ class GivenBack:
             for holder, other in others:
                 if not left:
                     break
-                if left & other:
-                    self._share(shares, (holder,), Given(size(left & other)))
-                    left &= ~other
+                both = left & other
+                if both and self._guessing:
+                    self._share(shares, (holder,), Given(size(both)))
+                elif both:
+                    self.guesses.update((holder, content.name))
+                left &= ~both
             others.append((content.name, mask))
         return shares
 

@@ -140,6 +140,9 @@ class Work:
         self._held_back: dict[str, tuple[Victim, Content]] = {}
         self.together: list[Victim] = []
         """Copies of which none gives anything back without the others: the next round takes them all."""
+        self._guesses: set[str] = set()
+        self.guessing = False
+        """Whether copies go as well of which it is a guess that they give something back."""
 
     def say(self, step: str, copy: str, **more: Any) -> None:
         if step not in STEPS:
@@ -218,7 +221,7 @@ class Work:
         sharing = self._location.filesystem.fstype in SHARING
         earlier = self._held_back.values() if wanted is not None and not by_size else ()
         alive = Beat(self.alive)
-        counted = GivenBack(wanted, [content for _victim, content in earlier], alive)
+        counted = GivenBack(wanted, [content for _victim, content in earlier], alive, self.guessing)
         locked = {one.victim.name: one for one in held}
         units = _MOST_UNITS_OF_ALL - sum(len(content.shared) for _victim, content in self._held_back.values())
         chosen = []
@@ -235,7 +238,18 @@ class Work:
         for name in locked.keys() - chosen:
             locked[name].stack.close()
         self._hold_back(locked, counted)
+        self._guesses |= counted.guesses
         return [locked[name] for name in chosen]
+
+    def guess(self) -> bool:
+        """Have those copies looked at again of which it is a guess that they give something back; return if any are."""
+        again = self._guesses & self._held_back.keys()
+        self._guesses.clear()
+        self.guessing = True
+        for name in again:
+            del self._held_back[name]
+            self.result.kept.pop(name, None)
+        return bool(again)
 
     def _hold_back(self, locked: Mapping[str, Locked], counted: GivenBack) -> None:
         """Let copies stay that would go in vain, and have those looked at again that are of use together."""

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Blocks that files share with other files (reflinks, snapshots), as far as the filesystem tells: XFS and btrfs do.
 
-The filesystem tells that a block is shared, and where it is, but not with whom, nor by how many.
+What is asked (FIEMAP) tells that a block is shared, and where it is, but not with whom, nor by how many. Other calls of
+these filesystems would tell more, for each block anew and in ways of their own; they are not asked.
 """
 
 from __future__ import annotations

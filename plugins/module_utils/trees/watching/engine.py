@@ -208,8 +208,9 @@ class Watch:
             self._lose()  # something on it may have been exported meanwhile
         for gone in [one for one in self._known if table.mount(one) is None]:
             del self._known[gone]
-        known = self._known.setdefault(mount.id, Known())
-        known.settles_s = _write_back_s() if self._settles_s is None else self._settles_s
+        settles_s = _write_back_s() if self._settles_s is None else self._settles_s
+        known = self._known.setdefault(mount.id, Known(settles_s))
+        known.settles_s = settles_s
         known.drop_forgotten(time.monotonic() - _FOLLOWED_S)
         room = os.fstatvfs(root_fd).f_frsize if mount.fstype in _TRIMMING else 0
         is_btrfs = mount.fstype == "btrfs"

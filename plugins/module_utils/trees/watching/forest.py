@@ -156,7 +156,7 @@ class Forest:
         self._add(node, more)
 
     def may_have(self, node: int, inodes: Sequence[int]) -> bool:
-        """Return whether, by its number, a file with one of these inodes, which are sorted, may be in a directory."""
+        """Return whether, by their numbers, one of these inodes, which are sorted, may have a name in a directory."""
         at = bisect_left(inodes, self._lowest[node])
         return at < len(inodes) and inodes[at] <= self._highest[node]
 

@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .forest import NOWHERE, Forest
 from .hard_links import HardLinks
 from .listing import Listed
 
+_TIME = sys.getsizeof(0.0)
+
 
 class Known:
     """The known directories of one mount."""
 
-    def __init__(self) -> None:
+    def __init__(self, settles_s: float) -> None:
         """Know nothing yet."""
-        self.settles_s = 0.0
+        self.settles_s = settles_s
         """How long after a change what a file takes may still change by itself, in seconds."""
         self.forest = Forest()
         self.links = HardLinks()
@@ -201,4 +204,6 @@ class Known:
     @property
     def state_bytes(self) -> int:
         """How much memory all this takes, about."""
-        return self.forest.state_bytes + self.links.state_bytes
+        several = (self.dirty, self.grown, self.doubtful, self.restless, self.mounted)
+        sets = sum(map(sys.getsizeof, several)) + len(self.restless) * _TIME
+        return self.forest.state_bytes + self.links.state_bytes + sets
