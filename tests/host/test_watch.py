@@ -475,6 +475,46 @@ def test_other_names_are_looked_for_once_and_step_by_step(disk: Path, monkeypatc
         assert searched == found
 
 
+def test_a_search_for_other_names_that_was_broken_off_is_taken_up_again(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_searching = False
+    has_names = tree.Tree._has_names
+
+    def searching(self: tree.Tree, handle: bytes, inodes: Sequence[int]) -> bool:
+        nonlocal is_searching
+        is_searching = breaks
+        return has_names(self, handle, inodes)
+
+    def check() -> None:
+        if is_searching:
+            raise BrokenOff
+
+    monkeypatch.setattr(tree.Tree, "_has_names", searching)
+    for number in range(50):
+        (disk / f"{number}").mkdir()
+    for name in ("first", "second", "third"):
+        for number in range(50):
+            (disk / f"{number}/{name}").write_bytes(b"x")
+    (disk / "new").mkdir()
+    os.sync()
+    with watching(disk, settles_s=0.0, check=check) as watch, opened(os.fsencode(disk)) as fd:
+        measured(watch, disk)
+        os.link(disk / "49/second", disk / "new/name")
+        for breaks in (True, True, False):
+            is_searching = False
+            if breaks:
+                with pytest.raises(BrokenOff):
+                    watch.measure(fd)
+                assert watch.knows(fd)
+        assert measured(watch, disk).files == 150
+        with open(disk / "new/name", "ab", buffering=0) as file:
+            file.write(b"yz")
+        os.sync()
+        assert measured(watch, disk).bytes == 152
+        assert watch.losses == 0
+
+
 def test_an_upper_layer_of_an_overlay(disk: Path) -> None:
     for name in ("lower", "upper", "work", "merged"):
         (disk / name).mkdir()
