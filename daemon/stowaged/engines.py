@@ -41,7 +41,7 @@ FAILED, RESUMED = "WatchFailed", "WatchResumed"
 OFF, SHARED, UNABLE = "off", "shared", "unable"
 """Why a filesystem is scanned: an operator wants it, other hosts may write there too, or watching it fails."""
 
-_UNKNOWN: Mapping[str, Any] = {"trees": 0, "directories": 0, "listed": None, "lost": 0}
+_UNKNOWN: Mapping[str, Any] = {"trees": 0, "directories": 0, "unsteady": 0, "listed": None, "lost": 0}
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,11 @@ def _measuring(section: Section) -> list[Metric]:
             ("stowage_measuring_trees", "trees", "Trees that are known by watching their filesystem."),
             ("stowage_measuring_directories", "directories", "Directories in these."),
             (
+                "stowage_measuring_unsteady_directories",
+                "unsteady",
+                "Those of them that are looked at each time, as what they hold may change without a word.",
+            ),
+            (
                 "stowage_measuring_listed_timestamp_seconds",
                 "listed",
                 "When the tree of these that was listed longest ago was listed in full.",

@@ -141,7 +141,7 @@ def _measuring(state: State, width: int | None, now: float) -> list[str]:
         [
             printable(one["mountpoint"]),
             one["engine"],
-            *("-" if one["listed"] is None else f"{one[key]}" for key in ("trees", "directories")),
+            *("-" if one["listed"] is None else f"{one[key]}" for key in ("trees", "directories", "unsteady")),
             "-" if one["listed"] is None else ago(now - one["listed"]),
         ]
         for one in found
@@ -149,8 +149,9 @@ def _measuring(state: State, width: int | None, now: float) -> list[str]:
     columns = (
         Column("Mounted at", shrinks=True),
         Column("Engine"),
-        Column("Trees known", right=True, goes=2),
-        Column("Directories", right=True, goes=3),
+        Column("Trees known", right=True, goes=4),
+        Column("Directories", right=True, goes=2),
+        Column("Each time", right=True, goes=3),
         Column("Listed in full", right=True, goes=1),
     )
     lines = table(columns, rows, width) if rows else []

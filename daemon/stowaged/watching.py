@@ -109,12 +109,14 @@ class Watched:
     def shown(self) -> dict[str, Any]:
         """Return what is known: how many trees and directories, and when the one was listed that it is longest for.
 
-        ``lost`` is how often everything was lost that was known.
+        ``unsteady`` is how many directories are looked at each time, though nothing is told of them; ``lost`` is how
+        often everything was lost that was known.
         """
         known = [one for trees in self._trees.values() for one in trees.values() if one.listed is not None]
         return {
             "trees": len(known),
             "directories": sum(one.directories for one in known),
+            "unsteady": 0 if self._watch is None else self._watch.how_many_unsteady(),
             "listed": min((one.listed for one in known if one.listed is not None), default=None),
             "lost": self._lost + (0 if self._watch is None else self._watch.losses),
         }

@@ -11,6 +11,8 @@ import errno
 import os
 import select
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -243,6 +245,40 @@ def measured(watch: Watch, path: Path) -> Usage:
     return usage
 
 
+TAKES = """
+import os, sys
+from stowage_core.trees.watching import Watch
+
+def resident():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
+
+root = os.open(sys.argv[1], os.O_RDONLY)
+with os.scandir(root) as names:
+    list(names)
+watch = Watch(root, settles_s=float(sys.argv[2]))
+before = resident()
+watch.measure(root)
+watch.measure(root)
+(known,) = watch._known.values()
+print(known.state_bytes, resident() - before, watch.how_many_unsteady())
+"""
+
+
+def test_what_is_known_takes_the_memory_that_it_is_taken_to(tmp_path: Path) -> None:
+    with mounted(tmp_path, "-t", "tmpfs", "none"):
+        for number in range(30_000):
+            path = tmp_path / f"{number // 300}" / f"{number}"
+            path.mkdir(parents=True)
+            (path / "file").touch()
+        for settles_s, unsteady in ((0, 0), (3600, 30_000)):
+            command = [sys.executable, "-c", TAKES, str(tmp_path), f"{settles_s}"]
+            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            estimate, taken, how_many = map(int, told.split())
+            assert how_many >= unsteady
+            assert taken * 0.8 < estimate < taken * 1.25, (settles_s, estimate, taken)
+
+
 def test_only_what_changed_is_listed_again(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[int] = []
     list_one = Lister.list
@@ -274,6 +310,31 @@ def test_only_what_changed_is_listed_again(disk: Path, monkeypatch: pytest.Monke
             assert watch.listed(fd) is None
         measured(watch, disk)
         assert len(listed) == 32 + 31
+
+
+def test_how_many_directories_are_listed_each_time_is_told(disk: Path) -> None:
+    for name in ("settled", "holes", "images", "linked", "outside"):
+        (disk / "tree" / name).mkdir(parents=True)
+        (disk / "tree" / name / "file").write_bytes(b"12345")
+    (disk / "tree/outside").rename(disk / "outside")
+    os.link(disk / "outside/file", disk / "tree/linked/other")
+    os.truncate(disk / "tree/holes/file", 100_000)
+    os.truncate(disk / "tree/images/file", 100_000)
+    os.sync()
+    with ExitStack() as stack:
+        fd = stack.enter_context(opened(os.fsencode(disk / "tree")))
+        watch = Watch(fd, settles_s=0)
+        stack.callback(watch.close)
+        assert watch.how_many_unsteady() == 0, "nothing is known yet"
+        usage = watch.measure(fd)
+        assert (usage.directories, watch.how_many_unsteady()) == (5, 3)
+        (disk / "tree/holes/file").unlink()
+        watch.measure(fd)
+        watch.measure(fd)  # what has changed is looked at once more
+        assert watch.how_many_unsteady() == 2
+        watch.forget(fd)
+        watch.measure(fd)
+        assert watch.how_many_unsteady() == 2
 
 
 def test_wherever_it_is_broken_off_what_is_known_stays_right(disk: Path) -> None:

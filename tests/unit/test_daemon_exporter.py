@@ -69,6 +69,7 @@ STATE: dict[str, Any] = {
                 "lost": 2,
                 "trees": 3,
                 "directories": 40,
+                "unsteady": 17,
                 "listed": 970.5,
             },
             {
@@ -83,6 +84,7 @@ STATE: dict[str, Any] = {
                 "lost": 0,
                 "trees": 0,
                 "directories": 0,
+                "unsteady": 0,
                 "listed": None,
             },
         ]
@@ -204,6 +206,8 @@ stowage_measuring_trees{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 3
 stowage_measuring_trees{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
 stowage_measuring_directories{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 40
 stowage_measuring_directories{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
+stowage_measuring_unsteady_directories{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 17
+stowage_measuring_unsteady_directories{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0
 stowage_measuring_listed_timestamp_seconds{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 970.5
 stowage_measuring_failures_total{device="/dev/sdb",fstype="ext4",mountpoint="/mnt/b"} 1
 stowage_measuring_failures_total{device="c:/",fstype="nfs4",mountpoint="/mnt/c"} 0

@@ -198,12 +198,14 @@ def test_the_status_page(width: int | None) -> None:
 
 def measured_by(mountpoint: str, **changes: Any) -> dict[str, Any]:
     one = {"mountpoint": mountpoint, "engine": "watch", "reason": "", "failed": False}
-    return {**one, "trees": 3, "directories": 40, "listed": 400.0, **changes}
+    return {**one, "trees": 3, "directories": 40, "unsteady": 17, "listed": 400.0, **changes}
 
 
-@pytest.mark.parametrize("width", [40, 80, None])
-def test_how_it_is_measured(width: int | None) -> None:
-    unknown = {"trees": 0, "directories": 0, "listed": None}
+@pytest.mark.parametrize(
+    ("width", "shown"), [(40, ""), (50, " +40"), (60, " +40 +17"), (80, " +3 +40 +17"), (None, " +3 +40 +17")]
+)
+def test_how_it_is_measured(width: int | None, shown: str) -> None:
+    unknown = {"trees": 0, "directories": 0, "unsteady": 0, "listed": None}
     filesystems = [
         measured_by("/mnt/nvme0"),
         measured_by("/nfs", engine="scan", reason="other hosts may write there too", **unknown),
@@ -212,7 +214,7 @@ def test_how_it_is_measured(width: int | None) -> None:
     lines = status.render(state(measuring={"filesystems": filesystems}), width, now=1000.0)
     assert width is None or all(len(line) <= width for line in lines)
     start = lines.index("Measuring")
-    assert re.fullmatch(r"/mnt/nvme0 +watch( +3( +40)?)? +10 min ago", lines[start + 2])
+    assert re.fullmatch(f"/mnt/nvme0 +watch{shown} +10 min ago", lines[start + 2])
     assert re.fullmatch(r"/nfs +scan[ -]+", lines[start + 3])
     page = " ".join(" ".join(lines).split())
     assert "/nfs: scan: other hosts may write there too ! /srv: scan: ended with signal 9" in page

@@ -249,6 +249,21 @@ def test_a_directory_is_listed_each_time_while_its_files_may_change_by_themselve
     assert known.state_bytes - before > 1000 * 50, "that takes memory, too"
 
 
+def test_how_many_directories_are_listed_each_time() -> None:
+    known = Known(settles_s=50)
+    steady, fresh, linked, both, over = (known.forest.add(b"%d" % number, NOWHERE, 1) for number in range(5))
+    assert known.how_many_unsteady() == 0
+    known.hold(steady, listed(newest=100), now=150, has_grown=False)
+    for node in (fresh, both):
+        known.hold(node, listed(newest=100), now=149, has_grown=False)
+    for node in (linked, both):
+        known.links.hold(node, {inode: Linked(1, 1, 3, 1) for inode in (7, 8)}, True)
+    known.mounted.add(over)
+    assert known.how_many_unsteady() == 4, "each counts once, whatever the reasons"
+    known.hold(steady, listed(newest=FOREVER), now=10**12, has_grown=False)
+    assert known.how_many_unsteady() == 5
+
+
 def test_a_directory_that_was_moved_keeps_what_is_known_of_it() -> None:
     known = Known(settles_s=0)
     root = known.forest.add(b"root", NOWHERE, 1)

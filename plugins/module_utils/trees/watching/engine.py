@@ -146,6 +146,10 @@ class Watch:
         known, node = self._find(root_fd)
         return None if known is None or node is None or node in known.forgotten else known.began(node)
 
+    def how_many_unsteady(self) -> int:
+        """Return how many known directories are listed each time, as their files may change without a word."""
+        return sum(known.how_many_unsteady() for known in self._known.values())
+
     def close(self) -> None:
         """End watching."""
         self._known = {}

@@ -19,7 +19,7 @@ from .errors import WatchError
 
 NOWHERE = -1
 _MOST_PENDING = 4096
-_ROW = 10 * 8 + 2 * 8 + 5 * 4 + 32  # the arrays, and a number in the dictionary
+_ROW = 10 * 8 + 2 * 8 + 5 * 4 + 32 + 70  # the arrays, a number in the dictionary, and what allocators leave unused
 
 
 class Sums(NamedTuple):

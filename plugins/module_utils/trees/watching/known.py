@@ -12,7 +12,8 @@ from .forest import NOWHERE, Forest
 from .hard_links import HardLinks
 from .listing import Listed
 
-_TIME = sys.getsizeof(0.0)
+_AGAIN_BYTES = 84
+"""What a directory takes, about, that is listed each time: until when, and its places among those that are listed."""
 
 
 class Known:
@@ -167,6 +168,10 @@ class Known:
             return self.links.tied(below, others).union(*(filter(each.__contains__, below) for each in others))
         return (one for each in (*others, self.links.loose()) for one in self.counting_in(each, is_in))
 
+    def how_many_unsteady(self) -> int:
+        """Return how many directories those are, in all trees together."""
+        return len({*self.restless, *self.mounted, *self.links.loose()})
+
     def among(self, nodes: Collection[int], root: int) -> list[int]:
         """Return which of some directories are in a tree."""
         if self._is_smaller(root, len(nodes)):
@@ -205,5 +210,5 @@ class Known:
     def state_bytes(self) -> int:
         """How much memory all this takes, about."""
         several = (self.dirty, self.grown, self.doubtful, self.restless, self.mounted)
-        sets = sum(map(sys.getsizeof, several)) + len(self.restless) * _TIME
-        return self.forest.state_bytes + self.links.state_bytes + sets
+        again = sum(map(sys.getsizeof, several)) + len(self.restless) * _AGAIN_BYTES
+        return self.forest.state_bytes + self.links.state_bytes + again
