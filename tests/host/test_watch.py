@@ -276,7 +276,7 @@ def test_what_is_known_takes_the_memory_that_it_is_taken_to(tmp_path: Path) -> N
             told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             estimate, taken, how_many = map(int, told.split())
             assert how_many >= unsteady
-            assert taken * 0.8 < estimate < taken * 1.25, (settles_s, estimate, taken)
+            assert taken * 0.6 < estimate < taken * 1.6, (settles_s, estimate, taken)
 
 
 def test_only_what_changed_is_listed_again(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
