@@ -58,9 +58,9 @@ class Soak:
                 stream.write(bytes(pick(5000)))
 
     def watcher(self) -> int:
-        found = wait_for(lambda: watchers(self.daemon))
-        assert len(found) == 1
-        return int(found[0])
+        # One that was killed may linger.
+        (found,) = wait_for(lambda: len(there := watchers(self.daemon)) == 1 and there)
+        return int(found)
 
     def kill(self) -> None:
         self.daemon.stop(signal.SIGKILL)
@@ -79,7 +79,7 @@ class Soak:
     def kill_what_watches(self) -> None:
         os.kill(self.watcher(), signal.SIGKILL)
         self.change()
-        wait_for(lambda: measuring(self.daemon, self.point)["engine"] == "scan")
+        wait_for(lambda: measuring(self.daemon, self.point).get("engine") == "scan")
         self.change()
         reload(self.daemon, scan_interval_s=1)
 
@@ -96,7 +96,7 @@ class Soak:
             shutil.rmtree(many)
         finally:
             os.kill(watcher, signal.SIGCONT)
-        wait_for(lambda: measuring(self.daemon, self.point)["lost"] > lost)
+        wait_for(lambda: measuring(self.daemon, self.point).get("lost", 0) > lost)
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Return what the daemon says of all that it measures here."""
