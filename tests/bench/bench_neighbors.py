@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 import statistics
 import struct
 import time
 from pathlib import Path
 
+from every_core import EveryCore, meanwhile
 from run import Bench
 from trees import make_tree
 
-from stowage_core.forked import fork
 from stowage_core.trees.measure import Scan
 from stowage_core.trees.pace import Pace
 
@@ -38,41 +37,23 @@ def run(bench: Bench) -> None:
         bench.figure(f"neighbors' loss, {what}", 100 * statistics.median(losses), "%", 5)
 
 
-class Neighbors:
+class Neighbors(EveryCore):
     """A busy process for each core, which counts its rounds in shared memory."""
 
     def __init__(self, own_session: bool) -> None:
-        self._own_session = own_session
-        self._cores = os.cpu_count() or 1
-        self._counts = mmap.mmap(-1, 8 * self._cores)
-        self._pids: list[int] = []
+        super().__init__(own_session)
+        self._counts = mmap.mmap(-1, 8 * self.cores)
 
-    def __enter__(self) -> Neighbors:
-        for number in range(self._cores):
-            pid = os.fork()
-            if not pid:
-                if self._own_session:
-                    os.setsid()
-                self._be_busy(8 * number)
-            self._pids.append(pid)
-        time.sleep(0.5)
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        for pid in self._pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-    def _be_busy(self, offset: int) -> None:
+    def work(self, core: int) -> None:
         rounds = 0
         while True:
             for _number in range(1000):
                 pass
             rounds += 1
-            struct.pack_into("=Q", self._counts, offset, rounds)
+            struct.pack_into("=Q", self._counts, 8 * core, rounds)
 
     def _rounds(self) -> int:
-        return sum(struct.unpack(f"={self._cores}Q", self._counts))
+        return sum(struct.unpack(f"={self.cores}Q", self._counts))
 
     def rate(self) -> float:
         before, start = self._rounds(), time.perf_counter()
@@ -80,13 +61,8 @@ class Neighbors:
         return (self._rounds() - before) / (time.perf_counter() - start)
 
     def rate_while_measuring(self, tree: Path) -> float:
-        pid = fork(lambda: measure_on_and_on(tree))
-        try:
+        with meanwhile(lambda: measure_on_and_on(tree)):
             return self.rate()
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            if os.waitpid(pid, 0)[1] != signal.SIGKILL:
-                raise SystemExit("the measurement ended by itself")
 
 
 def measure_on_and_on(tree: Path) -> None:

@@ -11,16 +11,15 @@ from __future__ import annotations
 import mmap
 import os
 import random
-import signal
 import statistics
 import struct
 import time
 from pathlib import Path
 
+from every_core import EveryCore, meanwhile
 from run import Bench
 from trees import make_tree
 
-from stowage_core.forked import fork
 from stowage_core.trees.pace import Pace
 from stowage_core.trees.watching import Watch
 
@@ -61,32 +60,17 @@ def _forget_inodes() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("2")
 
 
-class Training:
+class Training(EveryCore):
     """A process for each core, which notes in shared memory how many steps it has made, and how long each read took."""
 
     def __init__(self, shard: Path) -> None:
+        super().__init__(own_session=True)
         self._shard = shard
-        self._cores = os.cpu_count() or 1
         self._size = 8 * (1 + _STEPS)
-        self._notes = mmap.mmap(-1, self._size * self._cores)
-        self._pids: list[int] = []
+        self._notes = mmap.mmap(-1, self._size * self.cores)
 
-    def __enter__(self) -> Training:
-        for core in range(self._cores):
-            pid = os.fork()
-            if not pid:
-                os.setsid()
-                self._train(self._size * core)
-            self._pids.append(pid)
-        time.sleep(1)
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        for pid in self._pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-    def _train(self, offset: int) -> None:
+    def work(self, core: int) -> None:
+        offset = self._size * core
         fd = os.open(self._shard, os.O_RDONLY | os.O_DIRECT)
         blocks = os.fstat(fd).st_size // _BLOCK
         chance = random.Random(offset)
@@ -98,10 +82,9 @@ class Training:
                 for _number in range(_COMPUTE):
                     pass
                 struct.pack_into("=Q", self._notes, offset, step)
-        os._exit(1)
 
     def _made(self) -> list[int]:
-        return [struct.unpack_from("=Q", self._notes, self._size * core)[0] for core in range(self._cores)]
+        return [struct.unpack_from("=Q", self._notes, self._size * core)[0] for core in range(self.cores)]
 
     def steps(self) -> list[float]:
         """Return for each step that is made in some seconds how long its read took."""
@@ -113,13 +96,8 @@ class Training:
         return took
 
     def while_listing(self, tree: Path) -> list[float]:
-        pid = fork(lambda: list_on_and_on(tree))
-        try:
+        with meanwhile(lambda: list_on_and_on(tree)):
             return self.steps()
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            if os.waitpid(pid, 0)[1] != signal.SIGKILL:
-                raise SystemExit("listing ended by itself")
 
 
 def list_on_and_on(tree: Path) -> None:
