@@ -203,7 +203,7 @@ def count(check: Check, results: Path, status: int | None) -> Counts:
     counts = Counts()
     for path in sorted(results.rglob("*.xml")):
         for case in xml.etree.ElementTree.parse(path).iter("testcase"):
-            if (found := [each for each in case if each.tag in ("failure", "error")]) != []:
+            if found := [each for each in case if each.tag in ("failure", "error")]:
                 counts.failed += 1
                 why = (found[0].get("message") or "").splitlines()[:1]
                 counts.reasons.append(f"{case.get('classname')}::{case.get('name')}: {' '.join(why)}")

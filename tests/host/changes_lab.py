@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from conftest import clear, mounts_at_or_below
+from conftest import clear, mounts_at_or_below, opened
 
 from stowage_core.trees.emptying import remove
 
@@ -45,15 +45,6 @@ SELDOM = [
     "drop subvolume",
 ]
 SIZES = [0, 1, 700, 5000, 70000]
-
-
-@contextmanager
-def opened(path: bytes) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def fallocate(fd: int, *options: str) -> None:

@@ -16,6 +16,7 @@ The packages ``stowage_core`` and ``stowaged`` can be imported here and in every
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -93,6 +94,16 @@ def run(*command: str) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}")
     return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def opened(path: Path | bytes) -> Iterator[int]:
+    """A descriptor of a directory."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def mounts_at_or_below(directory: Path) -> list[str]:

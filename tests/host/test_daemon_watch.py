@@ -115,6 +115,15 @@ def populate(path: Path) -> None:
     os.symlink("/etc/passwd", path / "cache/link")
 
 
+def lab_of(disk: Path, home: Path, copies: int) -> Lab:
+    """Make a data location with some cache copies of 8 MiB, the one that was used last at the end, and a layout."""
+    lab = Lab(disk, home)
+    for number in range(copies):
+        lab.copy(f"ml.cache-{number}", 8 * MIB, last_used=1000.0 + number)
+    populate(disk)
+    return lab
+
+
 def test_every_figure_is_that_of_du_while_things_change(
     disk: Path, start: Callable[..., Daemon], tmp_path: Path
 ) -> None:
@@ -308,10 +317,7 @@ def test_copies_go_from_a_disk_that_is_watched(
     small_disk: Callable[..., Any], start: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     small = small_disk("ext4", 128 * MIB)
-    lab = Lab(small.path, tmp_path)
-    for number in range(3):
-        lab.copy(f"ml.cache-{number}", 8 * MIB, last_used=1000.0 + number)
-    populate(small.path)
+    lab = lab_of(small.path, tmp_path, 3)
     lab.location = lab.limited(20 * MIB)
     daemon = start(lab, evict="on", scan_interval_s=1)
     declare(daemon, packages=small.path / "runs")
@@ -329,12 +335,9 @@ def test_what_the_daemon_has_open_is_no_use_of_a_copy(
 ) -> None:
     """What watches lists what has changed in copies whatever it measures: for seconds in a large directory."""
     small = small_disk("ext4", 256 * MIB)
-    lab = Lab(small.path, tmp_path)
-    for number in range(2):
-        lab.copy(f"ml.cache-{number}", 8 * MIB, last_used=1000.0 + number)
+    lab = lab_of(small.path, tmp_path, 2)
     for number in range(30_000):
         (lab.at("ml.cache-0") / f"data/{number}").touch()
-    populate(small.path)
     daemon = start(lab, evict="on", scan_interval_s=1)
     declare(daemon, packages=small.path / "runs")
     daemon.start()

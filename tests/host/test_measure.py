@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import opened
 
 from stowage_core.trees.emptying import empty
 from stowage_core.trees.measure import Scan, Usage
@@ -54,15 +55,6 @@ def assert_equals_du(path: Path) -> Usage:
     assert (apparent, usage.allocated) == (du(path, "--apparent-size"), du(path))
     assert usage.inodes == du(path, "--inodes")
     return usage
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 @contextmanager

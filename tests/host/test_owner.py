@@ -9,13 +9,13 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import opened
 
 from stowage_core import claims, mounts, owner, syscalls
 from stowage_core.differences import Differences
@@ -25,15 +25,6 @@ from stowage_core.places import Places
 from stowage_core.syscalls import filesystem_uuid, open_beneath
 
 SIZES = {"ext4": 16 << 20, "xfs": 300 << 20, "btrfs": 114 << 20}
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def claim(path: Path, name: str = "ml.hf-cache", identity: str = "one") -> owner.Mark:

@@ -15,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from changes_lab import OFTEN, QUEUE, SELDOM, SIZES, Changes, Elsewhere, mounted, opened, run_btrfs
+from changes_lab import OFTEN, QUEUE, SELDOM, SIZES, Changes, Elsewhere, mounted, run_btrfs
+from conftest import opened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_measure import du, du_counts_directories, nested
@@ -446,10 +447,16 @@ def test_what_is_mounted_below_may_change(disk: Path) -> None:
         assert measured(watch, disk).bytes == 300
 
 
-def test_the_mount_table_is_read_when_it_may_have_changed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def tables_read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return a list that grows by each mount table that is read."""
     tables: list[bytes] = []
     read = mounts_below.read_table
     monkeypatch.setattr(mounts_below, "read_table", lambda: (tables.append(text := read()), text)[1])
+    return tables
+
+
+def test_the_mount_table_is_read_when_it_may_have_changed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = tables_read(monkeypatch)
     (disk / "a/b").mkdir(parents=True)
     os.sync()
     with watching(disk, settles_s=0.0) as watch:
@@ -471,9 +478,7 @@ def test_the_mount_table_is_read_when_it_may_have_changed(disk: Path, monkeypatc
 
 
 def test_what_is_mounted_elsewhere_on_the_disk_costs_nothing(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables: list[bytes] = []
-    read = mounts_below.read_table
-    monkeypatch.setattr(mounts_below, "read_table", lambda: (tables.append(text := read()), text)[1])
+    tables = tables_read(monkeypatch)
     trees = [disk / f"tree{number}" for number in range(3)]
     for path in (*(one / "in" for one in trees), disk / "elsewhere/place"):
         path.mkdir(parents=True)
@@ -502,10 +507,10 @@ def test_other_names_are_looked_for_once_and_step_by_step(disk: Path, monkeypatc
     steps = searched = 0
     has_names = tree.Tree._has_names
 
-    def noted(self: tree.Tree, handle: bytes, inodes: Sequence[int]) -> bool:
+    def noted(self: tree.Tree, handle: bytes, wanted: frozenset[int]) -> bool:
         nonlocal searched
         searched += 1
-        return has_names(self, handle, inodes)
+        return has_names(self, handle, wanted)
 
     def step() -> None:
         nonlocal steps
@@ -543,10 +548,10 @@ def test_a_search_for_other_names_that_was_broken_off_is_taken_up_again(
     is_searching = False
     has_names = tree.Tree._has_names
 
-    def searching(self: tree.Tree, handle: bytes, inodes: Sequence[int]) -> bool:
+    def searching(self: tree.Tree, handle: bytes, wanted: frozenset[int]) -> bool:
         nonlocal is_searching
         is_searching = breaks
-        return has_names(self, handle, inodes)
+        return has_names(self, handle, wanted)
 
     def check() -> None:
         if is_searching:
