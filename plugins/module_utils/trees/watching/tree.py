@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from ...syscalls import open_beneath
 from ..measure import Usage
@@ -295,24 +295,24 @@ class Tree:
         Directories of other trees that may have such names are looked at when those are measured.
         """
         links = self._known.links
-        inodes = sorted({inode & _INODE for inode in links.unsearched()})
-        for known in self._others if inodes else ():
-            self._find_names_in(known, inodes)
+        wanted = frozenset(inode & _INODE for inode in links.unsearched())
+        for known in self._others if wanted else ():
+            self._find_names_in(known, wanted)
         links.searched()  # when that was broken off the next measurement begins anew
 
-    def _find_names_in(self, known: Known, inodes: Sequence[int]) -> None:
+    def _find_names_in(self, known: Known, wanted: frozenset[int]) -> None:
+        inodes = sorted(wanted)
         is_in = self._known.within(self.root)
         for number, node in enumerate(known.forest, 1):
             if number % _NAMES_A_STEP == 0:
                 self._step()
             if node in known.dirty or not known.forest.may_have(node, inodes):
                 continue
-            if known is not self._known or not is_in(node) or self._has_names(known.forest.handle(node), inodes):
+            if known is not self._known or not is_in(node) or self._has_names(known.forest.handle(node), wanted):
                 known.dirty.add(node)
 
-    def _has_names(self, handle: bytes, inodes: Sequence[int]) -> bool:
+    def _has_names(self, handle: bytes, wanted: frozenset[int]) -> bool:
         """Return whether files with these inodes have names in a directory, or whether nobody can tell."""
-        wanted = frozenset(inodes)
         try:
             fd = open_handle(self._root_fd, handle)
         except OSError:
